@@ -1,0 +1,91 @@
+"""Values that several packages share and that also travel on the wire.
+
+They are frozen `msgspec` structs, encoded as arrays: the order of the fields is the order on the wire, so a change
+here is a change of the protocol version (`wire/messages.py`). Bounds are checked wherever a value is decoded.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+U16 = Annotated[int, Meta(ge=0, lt=2**16)]
+U32 = Annotated[int, Meta(ge=0, lt=2**32)]
+U64 = Annotated[int, Meta(ge=0)]  # msgpack has no larger integers; msgspec takes no bound beyond int64
+Token = Annotated[int, Meta(ge=0, lt=2**31)]
+Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
+
+#: The most tokens that one message may carry; also the largest context we serve.
+MAX_TOKENS = 1 << 20
+Tokens = Annotated[list[Token], Meta(max_length=MAX_TOKENS)]
+
+#: How a sequence's memory goes back: by dropping a suffix, or only by restoring a checkpoint and replaying.
+MemoryKind = Literal["truncate", "checkpoint"]
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base of the shared values."""
+
+
+class LogitBias(Value, frozen=True):
+    token: Token
+    bias: Annotated[float, Meta(ge=-1e9, le=1e9)]
+
+
+class SamplingParams(Value, frozen=True, kw_only=True):
+    """How the target turns a row of logits into a token. Names and neutral values are llama.cpp's.
+
+    Order of application: logit bias, penalties, top_k, typical_p, top_p, min_p, temperature. `temp <= 0` is greedy:
+    argmax after bias and penalties.
+    """
+
+    seed: U64 = 0
+    temp: Annotated[float, Meta(ge=-1.0, le=100.0)] = 0.8
+    top_k: Annotated[int, Meta(ge=0, lt=2**31)] = 40  # 0 = off
+    top_p: Probability = 0.95  # 1 = off
+    min_p: Probability = 0.05  # 0 = off
+    typical_p: Probability = 1.0  # 1 = off
+    repeat_penalty: Annotated[float, Meta(gt=0.0, le=100.0)] = 1.0  # 1 = off
+    presence_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0
+    frequency_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0
+    repeat_last_n: Annotated[int, Meta(ge=-1, lt=2**31)] = 64  # window of the penalties; 0 = off, -1 = whole context
+    logit_bias: Annotated[list[LogitBias], Meta(max_length=4096)] = []
+    ignore_eos: bool = False  # end-of-generation tokens are never sampled
+    min_tokens: U32 = 0  # no end-of-generation token before this many generated tokens
+    n_probs: Annotated[int, Meta(ge=0, le=100)] = 0  # log-probabilities of that many best tokens per position
+
+
+class VocabFacts(Value, frozen=True, kw_only=True):
+    """What the compatibility gate compares, as the loader resolved it (defaults applied)."""
+
+    type: Literal["spm", "bpe", "wpm", "ugm", "rwkv", "plamo2", "none"]
+    n_vocab: U32
+    add_bos: bool
+    bos: Annotated[int, Meta(ge=-1, lt=2**31)]  # -1 = no such token
+    add_eos: bool
+    eos: Annotated[int, Meta(ge=-1, lt=2**31)]
+    #: 64-bit hash of the token texts of each 1,024 ids, counted from id 5 (see `decoding/vocab.py`).
+    block_hashes: Annotated[list[U64], Meta(max_length=4096)]
+
+
+class ModelFacts(Value, frozen=True, kw_only=True):
+    """What a worker reports of the model that it loaded."""
+
+    engine: Annotated[str, Meta(max_length=32)]
+    architecture: Annotated[str, Meta(max_length=64)]
+    name: Annotated[str, Meta(max_length=256)]
+    n_vocab: U32
+    n_ctx: U32  # positions per sequence
+    n_batch: U32  # rows per decode
+    n_seq: U32
+    memory: MemoryKind
+    memory_bytes: U64  # weights and caches, as far as the engine knows
+    has_chat_template: bool
+    vocab: VocabFacts
+
+
+class ChatMessage(Value, frozen=True):
+    role: Annotated[str, Meta(max_length=64)]
+    content: Annotated[str, Meta(max_length=1 << 22)]
