@@ -112,6 +112,7 @@ class Begin(SessionMessage, frozen=True, tag=10):
     """A session starts: the worker reserves a sequence for it and keeps the sampler's settings."""
 
     sampling: SamplingParams
+    prompt_len: U32  # tokens of the committed text that were given, not generated
     choice: U32  # which of several answers to one prompt: part of the key of the random stream
     row_hashes: bool  # report a hash of the logits row of every committed position
 

@@ -1,0 +1,399 @@
+"""One request as a pure state machine: messages in, commands out. No socket, no clock, no thread, no randomness.
+
+A session owns the committed text. Workers are told what it is and may forget it at any time; whatever they answer is
+held against the five numbers of the request (incarnation, session, round, epoch, committed length) before it counts.
+
+    IDLE ──start──▶ DRAFTING ──DraftTokens──▶ VERIFYING ──Verdict──▶ DRAFTING … ──▶ DONE
+                        └── no draft wanted, or lost ──▶ ┘
+
+The attributes belong together: change them only through the methods of the first part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from coordinator.schedule import RoundPlan, Schedule, SpeculationSettings
+from coordinator.text import TextStream
+from outrider.history import History
+from outrider.types import ModelFacts, SamplingParams
+from outrider.wire.messages import (
+    Accept,
+    Begin,
+    DraftRequest,
+    DraftTokens,
+    End,
+    Failure,
+    Message,
+    Process,
+    Rollback,
+    SessionMessage,
+    Verdict,
+    VerifyRequest,
+)
+
+Role = Literal["target", "draft"]
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+#: Failures in a row after which a draft is left alone, and a target gives the request up.
+MAX_DRAFT_FAILURES = 3
+MAX_TARGET_FAILURES = 2
+
+
+class Phase(Enum):
+    IDLE = "idle"
+    DRAFTING = "drafting"
+    VERIFYING = "verifying"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give this message to the worker of that role."""
+
+    role: Role
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """New text for the client, and the tokens committed since the last Emit (the text may lag behind them)."""
+
+    text: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The session is over. `error` is the one line that explains finish_reason "error"."""
+
+    reason: FinishReason
+    error: str | None = None
+
+
+Command = Send | Emit | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asked for, with everything resolved. `prompt` is not empty and shorter than the target's n_ctx."""
+
+    session: int
+    prompt: Sequence[int]
+    sampling: SamplingParams
+    n_predict: int  # -1: until the text ends or the context is full
+    stops: Sequence[str] = ()
+    speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
+    choice: int = 0
+    row_hashes: bool = False
+
+
+@dataclass(slots=True)
+class Peer:
+    """A worker as this session knows it."""
+
+    incarnation: int
+    facts: ModelFacts
+    begun: bool = False
+    known_len: int = 0  # committed tokens that it has been told
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened so far. `draft_n` counts tokens that the target was asked to verify, committed or not."""
+
+    rounds: int = 0
+    draft_n: int = 0
+    draft_n_accepted: int = 0
+    drafted_per_pos: list[int] = field(default_factory=list)
+    accepted_per_pos: list[int] = field(default_factory=list)
+    n_verified: int = 0  # draft tokens that the target sampled too, those behind a stop included
+    n_dropped: int = 0  # drafted and withheld by the draft worker (n_min)
+    n_stale: int = 0  # replies that did not belong to the request at hand
+    n_resent: int = 0
+    n_cached: int = 0  # prompt rows that the target's cache held already
+    draft_decode_us: int = 0
+    target_decode_us: int = 0
+
+    def add_round(self, n_drafted: int, n_accepted: int) -> None:
+        self.rounds += 1
+        self.draft_n += n_drafted
+        self.draft_n_accepted += n_accepted
+        for per_pos, n in ((self.drafted_per_pos, n_drafted), (self.accepted_per_pos, n_accepted)):
+            per_pos.extend([0] * (n_drafted - len(per_pos)))
+            for position in range(n):
+                per_pos[position] += 1
+
+
+class Session:
+    """See the module's docstring. Times are seconds of the caller's clock; they are only kept, never asked for."""
+
+    def __init__(self, request: Request, schedule: Schedule) -> None:
+        self.request = request
+        self.schedule = schedule
+        self.history = History(request.prompt)
+        self.text = TextStream(request.stops)
+        self.counts = Counts()
+        self.phase = Phase.IDLE
+        self.round = 0
+        self.epoch = 0
+        self.finish_reason: FinishReason | None = None
+        self.error: str | None = None
+        self.row_hashes: list[int] = []
+        self.notes: list[str] = []  # why speculation is not what was asked for, in order
+        self.started_at = self.first_token_at = self.finished_at = 0.0
+        self._peers: dict[Role, Peer] = {}
+        self._waiting: SessionMessage | None = None  # the request whose reply is due
+        self._draft: list[int] = []  # what the target is asked to verify
+        self._failures: dict[Role, int] = {"target": 0, "draft": 0}
+        self._draft_off: str | None = None  # why this session asks for no more drafts
+
+    # --- what the outside calls ----------------------------------------------------------------------------------
+
+    @property
+    def generated(self) -> list[int]:
+        """Tokens committed after the prompt."""
+        return self.history.tokens[len(self.request.prompt) :]
+
+    @property
+    def waits_for(self) -> Role | None:
+        """The worker whose reply is due."""
+        return {Phase.DRAFTING: "draft", Phase.VERIFYING: "target"}.get(self.phase)  # type: ignore[return-value]
+
+    def start(self, now: float) -> list[Command]:
+        """The first round; both workers read the prompt at the same time."""
+        self.started_at = now
+        commands = self._start_round(now)
+        if self.phase is Phase.DRAFTING:
+            commands += [*self._begin("target"), self._with_prefix("target", Process)]
+        return commands
+
+    def worker_ready(self, role: Role, incarnation: int, facts: ModelFacts) -> list[Command]:
+        """A worker is there, for the first time or again. A round that waits for the target is asked for anew."""
+        if role == "draft" and self._peers.get("draft") is None and self.phase is not Phase.IDLE:
+            self.notes.append(f"draft worker rejoined at token {len(self.generated)}")
+        self._peers[role] = Peer(incarnation, facts)
+        if self.phase is Phase.VERIFYING and role == "target":
+            return self._verify()
+        return []
+
+    def worker_lost(self, role: Role, reason: str, now: float) -> list[Command]:
+        """A draft that is gone costs its drafts; a target that is gone is waited for (or the caller gives up)."""
+        had = self._peers.pop(role, None)
+        if role == "draft" and had is not None and self.phase is not Phase.DONE:
+            self.notes.append(f"draft worker lost at token {len(self.generated)}: {reason}")
+            if self.phase is Phase.DRAFTING:
+                return self._verify()
+        return []
+
+    def handle(self, message: Message, now: float) -> list[Command]:
+        """A reply of a worker. One that does not belong to the request at hand changes nothing and is counted."""
+        if not self._is_due(message):
+            self.counts.n_stale += 1
+            return []
+        match message:
+            case DraftTokens():
+                return self._on_draft(message)
+            case Verdict():
+                return self._on_verdict(message, now)
+            case Failure():
+                return self._on_failure(message, now)
+        self.counts.n_stale += 1
+        return []
+
+    def resend(self) -> list[Command]:
+        """The reply that is due seems lost: ask again. Requests are idempotent."""
+        self.counts.n_resent += 1
+        return self._ask_again()
+
+    def cancel(self, now: float, reason: FinishReason = "cancelled", error: str | None = None) -> list[Command]:
+        """End here, in whatever phase."""
+        return [] if self.phase is Phase.DONE else self._finish(reason, now, error)
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def _stamp(self, role: Role) -> tuple[int, int, int, int, int]:
+        return self._peers[role].incarnation, self.request.session, self.round, self.epoch, len(self.history)
+
+    def _prefix(self, role: Role) -> tuple[int, int, list[int]]:
+        """prefix_hash, keep_len, tail for this worker, which knows the whole text from now on."""
+        peer = self._peers[role]
+        keep_len, peer.known_len = peer.known_len, len(self.history)
+        return self.history.hash, keep_len, self.history.tokens[keep_len:]
+
+    def _with_prefix(self, role: Role, kind: type[Process] | type[Rollback]) -> Send:
+        return Send(role, kind(*self._stamp(role), *self._prefix(role)))
+
+    def _begin(self, role: Role) -> list[Command]:
+        """Begin, unless this worker has had it."""
+        peer, request = self._peers[role], self.request
+        if peer.begun:
+            return []
+        peer.begun, peer.known_len = True, 0
+        settings = (request.sampling, len(request.prompt), request.choice, request.row_hashes)
+        return [Send(role, Begin(*self._stamp(role), *settings))]
+
+    def _is_due(self, message: Message) -> bool:
+        waiting, role = self._waiting, self.waits_for
+        if role is None or waiting is None or not isinstance(message, SessionMessage):
+            return False
+        expected: type[Message] = Verdict if role == "target" else DraftTokens
+        return isinstance(message, expected | Failure) and all(
+            getattr(message, name) == getattr(waiting, name) for name in SessionMessage.__struct_fields__
+        )
+
+    def _ask_again(self) -> list[Command]:
+        role = self.waits_for
+        if role is None or role not in self._peers:
+            return []
+        self._peers[role].known_len = 0
+        if role == "target":
+            return self._verify()
+        assert isinstance(self._waiting, DraftRequest)
+        return self._ask_draft(self._waiting.n_max)
+
+    # --- a round -------------------------------------------------------------------------------------------------
+
+    def _start_round(self, now: float) -> list[Command]:
+        if len(self.history) >= self._peers["target"].facts.n_ctx:
+            return self._finish("length", now)
+        self.round += 1
+        self._draft = []
+        plan = self._plan()
+        if plan.n_max > 0:
+            return self._ask_draft(plan.n_max)
+        return self._verify()
+
+    def _plan(self) -> RoundPlan:
+        settings = self.request.speculation
+        if not self.schedule.uses_draft(settings):
+            return RoundPlan(n_max=0)
+        obstacle = self._draft_obstacle()
+        if obstacle is not None:
+            if obstacle not in self.notes and "draft" in self._peers:
+                self.notes.append(obstacle)
+            return RoundPlan(n_max=0)
+        return self.schedule.plan(settings, self._draft_budget())
+
+    def _draft_budget(self) -> int:
+        """The most tokens that a draft may have now: the contexts and the rest of the request bound it."""
+        n_past = len(self.history) - 1
+        room = self._peers["target"].facts.n_ctx - n_past - 2
+        room = min(room, self._peers["draft"].facts.n_ctx - n_past)
+        if self.request.n_predict >= 0:
+            room = min(room, self.request.n_predict - len(self.generated) - 1)
+        return max(room, 0)
+
+    def _draft_obstacle(self) -> str | None:
+        """Why no draft can be asked for now."""
+        peer = self._peers.get("draft")
+        if peer is None:
+            return "draft worker not connected"
+        if self._draft_off is not None:
+            return self._draft_off
+        if len(self.history) > peer.facts.n_ctx:
+            return f"draft context full: n_ctx = {peer.facts.n_ctx} of the draft worker"
+        n_shared = peer.facts.n_vocab
+        unknown = next((token for token in self.history.tokens[peer.known_len :] if token >= n_shared), None)
+        if unknown is not None:
+            self._draft_off = f"token {unknown} is unknown to the draft model (n_vocab = {n_shared})"
+        return self._draft_off
+
+    def _ask_draft(self, n_max: int) -> list[Command]:
+        settings, begin = self.request.speculation, self._begin("draft")
+        limits = (n_max, settings.n_min, settings.p_min, 0)
+        request = DraftRequest(*self._stamp("draft"), *self._prefix("draft"), *limits)
+        self._waiting, self.phase = request, Phase.DRAFTING
+        return [*begin, Send("draft", request)]
+
+    def _on_draft(self, draft: DraftTokens) -> list[Command]:
+        self._failures["draft"] = 0
+        self.counts.n_dropped += draft.n_dropped
+        self.counts.draft_decode_us += draft.decode_us
+        assert isinstance(self._waiting, DraftRequest)
+        n_vocab = self._peers["target"].facts.n_vocab
+        tokens = draft.tokens[: self._waiting.n_max]
+        n_known = next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens))
+        self._draft = tokens[:n_known]
+        return self._verify()
+
+    def _verify(self) -> list[Command]:
+        self.phase = Phase.VERIFYING
+        if "target" not in self._peers:
+            self._waiting = None  # asked for as soon as a target is there
+            return []
+        begin = self._begin("target")
+        request = VerifyRequest(*self._stamp("target"), *self._prefix("target"), self._draft, 0)
+        self._waiting = request
+        return [*begin, Send("target", request)]
+
+    def _on_verdict(self, verdict: Verdict, now: float) -> list[Command]:
+        if verdict.accepted > len(self._draft) or len(verdict.pieces) != len(verdict.tokens):
+            return self._finish("error", now, "target worker: a verdict contradicts itself")
+        self._failures["target"] = 0
+        self.counts.target_decode_us += verdict.decode_us
+        self.counts.n_verified += verdict.accepted
+        if not self.generated:
+            self.first_token_at = now
+            self.counts.n_cached = verdict.n_reused
+        n_committed, released, reason = self._commit(verdict)
+        n_accepted = min(verdict.accepted, n_committed)
+        self.counts.add_round(len(self._draft), n_accepted)
+        self.row_hashes += verdict.row_hashes[:n_committed]
+        commands: list[Command] = [Emit(released, tuple(verdict.tokens[:n_committed]))]
+        if reason is not None:
+            return commands + self._finish(reason, now)
+        return commands + self._tell_draft(n_accepted) + self._start_round(now)
+
+    def _commit(self, verdict: Verdict) -> tuple[int, str, FinishReason | None]:
+        """Commit token by token until the text ends: how many, the text released, and why it ended."""
+        released = ""
+        last = len(verdict.tokens) - 1
+        for i, (token, piece) in enumerate(zip(verdict.tokens, verdict.pieces, strict=True)):
+            self.history.extend((token,))
+            released += self.text.push(piece)
+            if self.text.stopped_by is not None or (verdict.end_of_text and i == last):
+                return i + 1, released, "stop"
+            if len(self.generated) == self.request.n_predict:
+                return i + 1, released, "length"
+        return last + 1, released, None
+
+    def _tell_draft(self, n_accepted: int) -> list[Command]:
+        """Accept, and after a mismatch the rollback to the target's own token."""
+        if not self._draft or "draft" not in self._peers:
+            return []
+        commands: list[Command] = []
+        if n_accepted < len(self._draft):
+            self.epoch += 1
+            commands.append(self._with_prefix("draft", Rollback))
+        commands.append(Send("draft", Accept(*self._stamp("draft"), n_accepted, by_other=False)))
+        return commands
+
+    # --- what goes wrong -----------------------------------------------------------------------------------------
+
+    def _on_failure(self, failure: Failure, now: float) -> list[Command]:
+        role = self.waits_for
+        assert role is not None
+        self._failures[role] += 1
+        limit = MAX_TARGET_FAILURES if role == "target" else MAX_DRAFT_FAILURES
+        recoverable = failure.code in ("missing_prefix", "unknown_session", "engine")
+        if recoverable and self._failures[role] <= limit:
+            self._peers[role].begun &= failure.code != "unknown_session"
+            return self._ask_again()
+        if role == "target":
+            return self._finish("error", now, f"target worker: {failure.reason}")
+        self._draft_off = f"draft worker: {failure.reason}"
+        return self._verify()
+
+    def _finish(self, reason: FinishReason, now: float, error: str | None = None) -> list[Command]:
+        self.finish_reason, self.error, self.finished_at = reason, error, now
+        self.phase, self._waiting = Phase.DONE, None
+        commands: list[Command] = []
+        rest = self.text.finish()
+        if rest:
+            commands.append(Emit(rest, ()))
+        commands += [Send(role, End(*self._stamp(role))) for role, peer in self._peers.items() if peer.begun]
+        return [*commands, Finished(reason, error)]

@@ -1,0 +1,116 @@
+"""The draft worker: a small model proposes tokens for the sessions that ask.
+
+    receive → handle → execute → report
+
+`DraftWorker` takes messages and returns messages; it knows neither sockets nor threads (`outrider/worker/loop.py` does).
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+from outrider.engine.base import Engine
+from outrider.errors import EngineError
+from outrider.speculators.model import Drafting, missing, step
+from outrider.wire.messages import Begin, DraftRequest, DraftTokens, Message
+from outrider.worker.chunk import ChunkSize
+from outrider.worker.replies import failure
+from outrider.worker.slots import Slot, SlotWorker
+
+
+class DraftSlot(Slot):
+    """A session on the draft: the request at hand and what it has cost so far."""
+
+    def __init__(self, begin: Begin) -> None:
+        super().__init__(begin)
+        self.request: DraftRequest | None = None
+        self.drafting: Drafting | None = None
+        self.decode_us = 0
+
+
+class DraftWorker(SlotWorker[DraftSlot]):
+    """State of the process: the engine, and one slot per session."""
+
+    role = "draft"
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.chunk = ChunkSize(engine.n_batch)
+
+    # --- handle --------------------------------------------------------------------------------------------------
+
+    def make_slot(self, begin: Begin) -> DraftSlot:
+        return DraftSlot(begin)
+
+    def handle_other(self, message: Message) -> list[Message]:
+        if isinstance(message, DraftRequest):
+            return self.on_prefix(message, self._start)
+        return super().handle_other(message)
+
+    def _start(self, slot: DraftSlot, request: DraftRequest) -> list[Message]:
+        if request.committed_len > self.engine.n_ctx:
+            reason = f"{request.committed_len} committed tokens leave no room in n_ctx = {self.engine.n_ctx}"
+            return [failure(request, "context_full", reason)]
+        slot.cache.rewind()
+        slot.request = request
+        slot.drafting = Drafting(request.n_max, request.n_min, request.p_min)
+        slot.decode_us = 0
+        return []
+
+    def cancel_job(self, slot: DraftSlot) -> None:
+        slot.request = slot.drafting = None
+
+    def missing(self, slot: DraftSlot) -> list[int]:
+        return missing(slot)
+
+    def n_waiting(self) -> int:
+        return sum(slot.request is not None for slot in self.slots.values())
+
+    # --- execute -------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[Message]:
+        """One decode for all slots that miss rows, and the drafts that it finished."""
+        slots = [slot for slot in self.bound_slots() if self.missing(slot)]
+        n_rows = sum(len(self.missing(slot)) for slot in slots)
+        start = perf_counter_ns()
+        try:
+            finished = step(self.engine, slots, self.chunk.rows)
+        except EngineError as error:
+            return [reply for slot in slots for reply in self._drop_rows(slot, error)]
+        elapsed_us = (perf_counter_ns() - start) // 1000
+        self.chunk.observe(min(n_rows, self.chunk.rows), elapsed_us)
+        for slot in slots:
+            slot.decode_us += elapsed_us
+        return [self._report(slot) for slot in finished]
+
+    def _drop_rows(self, slot: DraftSlot, error: EngineError) -> list[Message]:
+        """After a failed decode nothing in the slot's cache is trusted."""
+        slot.cache.clear()
+        request = slot.request
+        self.cancel_job(slot)
+        return [failure(request, "engine", str(error))] if request else []
+
+    # --- report --------------------------------------------------------------------------------------------------
+
+    def _report(self, slot: DraftSlot) -> Message:
+        request, drafting = slot.request, slot.drafting
+        assert request is not None
+        assert drafting is not None
+        # The rows of the draft stay: what is accepted of it need not be evaluated again.
+        self.cancel_job(slot)
+        return DraftTokens(
+            request.incarnation,
+            request.session,
+            request.round,
+            request.epoch,
+            request.committed_len,
+            start=request.committed_len,
+            parent=0,
+            tokens=drafting.tokens,
+            probs=drafting.probs,
+            entropies=drafting.entropies,
+            final=True,
+            n_dropped=drafting.n_dropped,
+            n_evaluated=drafting.n_evaluated,
+            decode_us=slot.decode_us,
+        )

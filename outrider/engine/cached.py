@@ -1,0 +1,137 @@
+"""One sequence of an engine, the committed text it serves, and which of its rows are right.
+
+Everything that goes back in a text goes through `rewind`: it keeps the rows that are right, whatever the kind of memory,
+and says how many those are. Rows that had to be given up are simply missing afterwards; they are fed again in front of
+whatever is evaluated next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider.engine.base import Engine, Span, common_prefix_len
+
+#: Checkpoints kept per sequence where the memory cannot drop a suffix: the one before the last uncertain rows, and the
+#: one before that, for a request that goes back further.
+MAX_CHECKPOINTS = 2
+
+#: Committed rows that may be replayed in one batch with uncertain ones. More are evaluated on their own first, and a
+#: checkpoint is taken after them, so that the replay of the next round is short.
+MAX_REPLAY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    length: int
+    state: object
+
+
+class CachedSequence:
+    """Sequence `seq` of `engine`.
+
+    tokens: the tokens whose rows the engine holds, position by position; as many as `engine.length(seq)`.
+    committed: the committed text that the rows should agree with; its last token, the pending one, has no row yet.
+    """
+
+    def __init__(self, engine: Engine, seq: int) -> None:
+        self.engine = engine
+        self.seq = seq
+        self.tokens: list[int] = []
+        self.committed: list[int] = []
+        self._known = 0  # leading rows that are known to be those of `committed`
+        self._checkpoints: list[Checkpoint] = []
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    # --- going back ----------------------------------------------------------------------------------------------
+
+    def commit(self, committed: list[int], keep_len: int) -> None:
+        """The committed text is `committed` now; its first `keep_len` tokens are as they were."""
+        self.committed = committed
+        self._known = min(self._known, keep_len)
+
+    def rewind(self) -> int:
+        """Give up the rows that are not those of the committed text, and any from its pending token on.
+
+        Returns the number of rows left. Where the memory cannot drop a suffix the newest checkpoint inside the right
+        part is restored, so fewer rows may be left. Raises CacheError if the engine fails to go back; the sequence is
+        empty then.
+        """
+        limit = max(len(self.committed) - 1, 0)
+        length = min(common_prefix_len(self.tokens, self.committed, min(self._known, len(self.tokens))), limit)
+        if length < len(self.tokens):
+            self._cut(length)
+        self._known = len(self.tokens)
+        return self._known
+
+    def _cut(self, length: int) -> None:
+        try:
+            if self.engine.memory == "truncate" or length == 0:
+                self.engine.truncate(self.seq, length)
+            else:
+                length = self._restore(length)
+        except Exception:
+            self.clear()
+            raise
+        del self.tokens[length:]
+        self._checkpoints = [point for point in self._checkpoints if point.length <= length]
+
+    def _restore(self, length: int) -> int:
+        usable = [point for point in self._checkpoints if point.length <= length]
+        if not usable:
+            self.engine.truncate(self.seq, 0)
+            return 0
+        self.engine.restore(self.seq, usable[-1].state)
+        return usable[-1].length
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.tokens.clear()
+        self._checkpoints.clear()
+        self._known = 0
+        self.engine.truncate(self.seq, 0)
+
+    # --- going on ------------------------------------------------------------------------------------------------
+
+    def missing(self, uncertain: Sequence[int] | None) -> list[int]:
+        """Tokens that have no row yet: committed ones, and then those of `uncertain`.
+
+        With None only the rows in front of the pending token count.
+        """
+        rows, n_committed = len(self.tokens), len(self.committed)
+        if uncertain is None:
+            return self.committed[rows : max(n_committed - 1, 0)]
+        return self.committed[rows:] + list(uncertain[max(rows - n_committed, 0) :])
+
+    @property
+    def n_certain(self) -> int:
+        """How many of the missing rows stand in front of the pending token; negative past it."""
+        return len(self.committed) - 1 - len(self.tokens)
+
+    def next_rows(self, n_missing: int, room: int) -> int:
+        """How many of the missing rows to evaluate in the next decode, which has `room`.
+
+        Takes a checkpoint where rows that may be wrong are about to follow.
+        """
+        n, n_certain = min(n_missing, room), self.n_certain
+        if n <= n_certain or self.engine.memory == "truncate":
+            return n
+        if n_certain > MAX_REPLAY:
+            return n_certain
+        if n_certain >= 0:
+            self._checkpoint()
+        return n
+
+    def _checkpoint(self) -> None:
+        if self.tokens and not any(point.length == len(self.tokens) for point in self._checkpoints):
+            self._checkpoints.append(Checkpoint(len(self.tokens), self.engine.save(self.seq)))
+            del self._checkpoints[:-MAX_CHECKPOINTS]
+
+    def span(self, tokens: Sequence[int], n_outputs: int) -> Span:
+        """The span that evaluates `tokens` next; `appended` is told once it was decoded."""
+        return Span(self.seq, len(self.tokens), tokens, n_outputs)
+
+    def appended(self, tokens: Sequence[int]) -> None:
+        self.tokens.extend(tokens)

@@ -1,0 +1,134 @@
+"""draft-simple: a small model proposes its own most probable tokens, one decode per token, all sequences together.
+
+The rules are llama.cpp's: always the most probable token; its probability among the ten best is held against `p_min`
+(strictly below stops, and that token is dropped); the length is tested after a token was taken, so even an `n_max` of 0
+yields one; a draft shorter than `n_min` is dropped whole.
+
+Unlike llama.cpp nothing is evaluated twice: rows of accepted drafts stay, and only a wrong tail is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.engine.base import Engine, Span
+from outrider.engine.cached import CachedSequence
+from outrider.speculators.topk import top_k
+
+N_CANDIDATES = 10
+
+
+@dataclass(slots=True)
+class Drafting:
+    """A draft in the making. `draws[i]` are the ten best (id, probability) pairs of draw i; a refused draw is the last."""
+
+    n_max: int
+    n_min: int
+    p_min: float
+    tokens: list[int] = field(default_factory=list)
+    probs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)  # nats, of the ten best
+    draws: list[list[tuple[int, float]]] = field(default_factory=list)
+    done: bool = False
+    n_dropped: int = 0
+    n_evaluated: int = 0
+
+    def take(self, row: NDArray[np.float32]) -> None:
+        """One draw from the logits (float32 [n_vocab]) after the last token."""
+        ids, probs = top_k(row, N_CANDIDATES)
+        self.draws.append(list(zip(ids.tolist(), probs.tolist(), strict=True)))
+        if probs[0] < self.p_min:
+            self.finish()
+            return
+        self.tokens.append(int(ids[0]))
+        self.probs.append(float(probs[0]))
+        self.entropies.append(entropy(probs))
+        if len(self.tokens) >= self.n_max:
+            self.finish()
+
+    def finish(self) -> None:
+        """No further draw; too short a draft is dropped."""
+        self.done = True
+        if len(self.tokens) < self.n_min:
+            self.n_dropped = len(self.tokens)
+            self.tokens, self.probs, self.entropies = [], [], []
+
+
+def entropy(probs: NDArray[np.float64]) -> float:
+    """Entropy in nats; probabilities of 0 add nothing."""
+    positive = probs[probs > 0]
+    return max(float(-(positive * np.log(positive)).sum()), 0.0)
+
+
+class DraftingSequence(Protocol):
+    """What `step` works on: a cache, and the draft that is wanted behind its committed text, if any."""
+
+    @property
+    def cache(self) -> CachedSequence: ...
+
+    @property
+    def drafting(self) -> Drafting | None: ...
+
+
+SequenceT = TypeVar("SequenceT", bound=DraftingSequence)
+
+
+def missing(sequence: DraftingSequence) -> list[int]:
+    """Tokens to evaluate next: committed ones, then drafted ones. Empty: nothing to do."""
+    drafting = sequence.drafting
+    if drafting is not None and drafting.done:
+        return []
+    return sequence.cache.missing(None if drafting is None else drafting.tokens)
+
+
+def step(engine: Engine, sequences: Sequence[SequenceT], room: int) -> list[SequenceT]:
+    """One decode: the next rows of each sequence, at most `room` in all, and a draw wherever the rows are complete.
+
+    Returns the sequences whose draft is finished now. One that reaches the end of the context ends there.
+    """
+    finished = [sequence for sequence in sequences if _ends_with_context(engine, sequence)]
+    work = _batch(sequences, room)
+    if not work:
+        return finished
+    output = engine.decode([span for _, span in work])
+    row = 0
+    for sequence, span in work:
+        sequence.cache.appended(span.tokens)
+        drafting = sequence.drafting
+        if drafting is None:
+            continue
+        drafting.n_evaluated += len(span.tokens)
+        if span.n_outputs:
+            drafting.take(output.logits[row])
+            row += 1
+            if drafting.done:
+                finished.append(sequence)
+    return finished
+
+
+def _ends_with_context(engine: Engine, sequence: DraftingSequence) -> bool:
+    drafting = sequence.drafting
+    if drafting is None or drafting.done:
+        return False
+    if len(sequence.cache.committed) + len(drafting.tokens) <= engine.n_ctx:
+        return False
+    drafting.finish()
+    return True
+
+
+def _batch(sequences: Sequence[SequenceT], room: int) -> list[tuple[SequenceT, Span]]:
+    work: list[tuple[SequenceT, Span]] = []
+    for sequence in sorted(sequences, key=lambda sequence: len(missing(sequence))):
+        tokens = missing(sequence)
+        if not tokens or room <= 0:
+            continue
+        n = sequence.cache.next_rows(len(tokens), room)
+        room -= n
+        draws = sequence.drafting is not None and n == len(tokens)
+        work.append((sequence, sequence.cache.span(tokens[:n], int(draws))))
+    return work

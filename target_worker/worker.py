@@ -1,0 +1,195 @@
+"""The target worker: verifies drafts, samples every committed token, and tokenizes.
+
+    receive → handle → execute → report
+
+`TargetWorker` takes messages and returns messages; it knows neither sockets nor threads (`outrider/worker/loop.py` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.decoding.sampling import Sampler
+from outrider.decoding.verify import row_hash, verify
+from outrider.engine.base import Engine, Span
+from outrider.errors import EngineError, RequestError
+from outrider.types import ChatMessage
+from outrider.wire.messages import (
+    Begin,
+    Message,
+    Tokenize,
+    TokenizeResult,
+    Verdict,
+    VerifyRequest,
+)
+from outrider.worker.chunk import ChunkSize
+from outrider.worker.replies import failure
+from outrider.worker.slots import Slot, SlotWorker
+
+
+@dataclass(slots=True)
+class Verification:
+    """A VerifyRequest being worked on."""
+
+    request: VerifyRequest
+    n_reused: int
+    n_evaluated: int = 0
+    decode_us: int = 0
+    #: Rows from the pending token on that came out of earlier batches, where one batch was too small for all.
+    rows: list[NDArray[np.float32]] = field(default_factory=list)
+
+
+class TargetSlot(Slot):
+    """A session on the target: its sampler, and the verification at hand."""
+
+    def __init__(self, begin: Begin, sampler: Sampler) -> None:
+        super().__init__(begin)
+        self.sampler = sampler
+        self.job: Verification | None = None
+
+
+class TargetWorker(SlotWorker[TargetSlot]):
+    """State of the process: the engine, and one slot per session."""
+
+    role = "target"
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.chunk = ChunkSize(engine.n_batch)
+        self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
+
+    # --- handle --------------------------------------------------------------------------------------------------
+
+    def make_slot(self, begin: Begin) -> TargetSlot:
+        sampler = Sampler(begin.sampling, begin.choice, self.engine.n_vocab, self.eog)
+        return TargetSlot(begin, sampler)
+
+    def handle_other(self, message: Message) -> list[Message]:
+        match message:
+            case VerifyRequest():
+                return self.on_prefix(message, self._start)
+            case Tokenize():
+                return [self._tokenize(message)]
+        return super().handle_other(message)
+
+    def _start(self, slot: TargetSlot, request: VerifyRequest) -> list[Message]:
+        if any(token >= self.engine.n_vocab for token in request.draft):
+            return [failure(request, "bad_request", f"draft holds an id beyond n_vocab = {self.engine.n_vocab}")]
+        if request.committed_len + len(request.draft) > self.engine.n_ctx:
+            return [failure(request, "context_full", f"{request.committed_len} committed tokens and a draft of "
+                            f"{len(request.draft)} do not fit n_ctx = {self.engine.n_ctx}")]
+        slot.job = Verification(request, n_reused=slot.cache.rewind())
+        return []
+
+    def cancel_job(self, slot: TargetSlot) -> None:
+        slot.job = None
+
+    def missing(self, slot: TargetSlot) -> list[int]:
+        return slot.cache.missing(slot.job.request.draft if slot.job else None)
+
+    def n_waiting(self) -> int:
+        return sum(slot.job is not None for slot in self.slots.values())
+
+    def _tokenize(self, request: Tokenize) -> Message:
+        try:
+            tokens = tokenize(self.engine, request.text, request.messages, request.add_special, request.parse_special)
+        except RequestError as error:
+            return failure(request, "bad_request", str(error))
+        return TokenizeResult(request.incarnation, request.request, tokens)
+
+    # --- execute -------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[Message]:
+        """One decode for all slots that miss rows: verifications first, prompts in the room that is left."""
+        work = self._batch()
+        if not work:
+            return []
+        spans = [span for _, span in work]
+        start = perf_counter_ns()
+        try:
+            output = self.engine.decode(spans)
+        except EngineError as error:
+            return [reply for slot, _ in work for reply in self.drop_rows(slot, error)]
+        elapsed_us = (perf_counter_ns() - start) // 1000
+        self.chunk.observe(sum(len(span.tokens) for span in spans), elapsed_us)
+        replies: list[Message] = []
+        row = 0
+        for slot, span in work:
+            slot.cache.appended(span.tokens)
+            rows = output.logits[row : row + span.n_outputs]
+            row += span.n_outputs
+            replies += self._advance(slot, span, rows, elapsed_us)
+        return replies
+
+    def drop_rows(self, slot: TargetSlot, error: EngineError) -> list[Message]:
+        """After a failed decode nothing in the slot's cache is trusted."""
+        slot.cache.clear()
+        job, slot.job = slot.job, None
+        return [failure(job.request, "engine", str(error))] if job else []
+
+    def _batch(self) -> list[tuple[TargetSlot, Span]]:
+        room = self.engine.n_batch
+        work: list[tuple[TargetSlot, Span]] = []
+        for slot in sorted(self.bound_slots(), key=lambda slot: len(self.missing(slot))):
+            tokens = self.missing(slot)
+            if not tokens or room <= 0:
+                continue
+            n_certain = slot.cache.n_certain
+            # A long prompt goes in chunks, and the rows that are sampled never ride with one.
+            n = slot.cache.next_rows(len(tokens), min(room, self.chunk.rows if n_certain > self.chunk.rows else room))
+            room -= n
+            n_outputs = min(n, max(n - n_certain, 0)) if slot.job else 0
+            work.append((slot, slot.cache.span(tokens[:n], n_outputs)))
+        return work
+
+    def _advance(self, slot: TargetSlot, span: Span, rows: NDArray[np.float32], elapsed_us: int) -> list[Message]:
+        job = slot.job
+        if job is None:
+            return []
+        job.n_evaluated += len(span.tokens)
+        job.decode_us += elapsed_us
+        if self.missing(slot):
+            job.rows += [row.copy() for row in rows]  # the view dies with the next decode
+            return []
+        slot.job = None
+        return [self._verdict(slot, job, [*job.rows, *rows])]
+
+    # --- report --------------------------------------------------------------------------------------------------
+
+    def _verdict(self, slot: TargetSlot, job: Verification, rows: Sequence[NDArray[np.float32]]) -> Verdict:
+        request, piece = job.request, self.engine.tokenizer.piece
+        n_generated = request.committed_len - slot.begin.prompt_len
+        outcome = verify(slot.sampler, rows, request.draft, slot.history.tokens, n_generated)
+        return Verdict(
+            request.incarnation,
+            request.session,
+            request.round,
+            request.epoch,
+            request.committed_len,
+            number=0,
+            accepted=outcome.accepted,
+            tokens=list(outcome.tokens),
+            pieces=[piece(token) for token in outcome.tokens],
+            end_of_text=outcome.end_of_text,
+            row_hashes=[row_hash(row) for row in rows[: len(outcome.tokens)]] if slot.begin.row_hashes else [],
+            n_reused=job.n_reused,
+            n_evaluated=job.n_evaluated,
+            decode_us=job.decode_us,
+        )
+
+
+def tokenize(
+    engine: Engine, text: str, messages: Sequence[ChatMessage], add_special: bool, parse_special: bool
+) -> list[int]:
+    """Tokens of `text`, or of `messages` in the model's chat template (its BOS text is not doubled)."""
+    if not messages:
+        return engine.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+    rendered = engine.tokenizer.render_chat([(message.role, message.content) for message in messages])
+    tokens = engine.tokenizer.encode(rendered, add_special=add_special, parse_special=True)
+    bos = engine.tokenizer.vocab.bos
+    return tokens[1:] if tokens[:2] == [bos, bos] else tokens
