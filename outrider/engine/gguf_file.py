@@ -1,6 +1,6 @@
 """A GGUF model file: metadata as Python values, tensors as float32 arrays.
 
-The header is read by `gguf_header` (bounded, and about twenty times faster on large vocabularies than the reader of
+The header is read by `gguf_header` (bounded, and tens of times faster on large vocabularies than the reader of
 the `gguf` package); the block formats are decoded by `gguf.quants`. This is the only module that imports `gguf`.
 """
 
@@ -54,16 +54,12 @@ class GgufFile:
             what = f"has no tensor {name!r}" if self.tensors else "has no tensors: it is a vocabulary-only file"
             fail(self.path, what, "use a complete model file")
         if info.type_name == "F32":
-            values = np.frombuffer(self._data, "<f4", info.n_bytes // 4, info.offset)
-            return values.reshape(info.shape)
+            return np.frombuffer(self._data, "<f4", info.n_bytes // 4, info.offset).reshape(info.shape)
         try:
             return _decoded(np.frombuffer(self._data, np.uint8, info.n_bytes, info.offset), info)
-        except NotImplementedError:
-            fail(
-                self.path,
-                f"tensor {name!r} has type id {info.type_id} ({info.type_name}): unsupported quantisation",
-                "use another quantisation, or the llama engine",
-            )
+        except (NotImplementedError, KeyError):
+            what = f"tensor {name!r} has type id {info.type_id} ({info.type_name}): unsupported quantisation"
+            fail(self.path, what, "use another quantisation, or the llama engine")
 
     def close(self) -> None:
         """Let the file go; idempotent. Its memory is unmapped when the last array over it is gone."""
@@ -100,11 +96,11 @@ def _refuse_shard(header: Header) -> None:
 
 
 def _decoded(raw: NDArray[np.uint8], info: TensorInfo) -> NDArray[np.float32]:
-    """Decode whole rows, some at a time."""
+    """Decode whole rows, some at a time. Raises KeyError (type unknown to `gguf`) or NotImplementedError."""
     n_rows = int(np.prod(info.shape[:-1], dtype=np.int64))
     rows = raw.reshape(n_rows, -1)
     values = np.empty((n_rows, info.shape[-1]), np.float32)
     step = max(1, _CHUNK // info.shape[-1])
     for row in range(0, n_rows, step):
-        values[row : row + step] = dequantize(rows[row : row + step], GGMLQuantizationType(info.type_id))
+        values[row : row + step] = dequantize(rows[row : row + step], GGMLQuantizationType[info.type_name])
     return values.reshape(info.shape)
