@@ -7,6 +7,9 @@
     ├── WorkerLostError        a worker that cannot be replaced died or fell silent                  exit 4
     ├── RequestError           a request cannot be served as asked (too long, bad option)            exit 2
     ├── ProtocolError          bytes from a peer that are no valid message, or break the order       exit 1
+    ├── SendError              a message could not be handed to a peer                               exit 1
+    │   ├── PeerUnknownError   nobody is connected under that identity (now)
+    │   └── PeerFullError      the peer does not read: its queue is full
     ├── EngineError            the engine could not do what it was asked                             exit 1
     │   ├── ContextFullError   more positions asked for than the context has
     │   └── CacheError         a cache cannot be cut, copied or restored as asked
@@ -46,6 +49,18 @@ class RequestError(OutriderError):
 
 
 class ProtocolError(OutriderError):
+    pass
+
+
+class SendError(OutriderError):
+    pass
+
+
+class PeerUnknownError(SendError):
+    pass
+
+
+class PeerFullError(SendError):
     pass
 
 
