@@ -12,9 +12,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
-    """The limits of a request's drafts. `types` names its speculators; empty means plain decoding."""
+    """The limits of a request's drafts.
+
+    `types` names its speculators; empty means plain decoding, and `off_reason` says why where that needs a reason.
+    """
 
     types: Sequence[str] = ()
+    off_reason: str | None = None
     n_max: int = 3
     n_min: int = 0
     p_min: float = 0.0

@@ -144,6 +144,7 @@ class Session:
         self.error: str | None = None
         self.row_hashes: list[int] = []
         self.notes: list[str] = []  # why speculation is not what was asked for, in order
+        self.n_first = 0  # tokens of the first round: they are not part of the generation rate
         self.started_at = self.first_token_at = self.finished_at = 0.0
         self._peers: dict[Role, Peer] = {}
         self._waiting: SessionMessage | None = None  # the request whose reply is due
@@ -157,6 +158,13 @@ class Session:
     def generated(self) -> list[int]:
         """Tokens committed after the prompt."""
         return self.history.tokens[len(self.request.prompt) :]
+
+    @property
+    def speculates(self) -> bool:
+        """Could the next round have a draft, as far as this session knows?"""
+        if not self.schedule.uses_draft(self.request.speculation):
+            return False
+        return self._draft_off is None and "draft" in self._peers
 
     @property
     def waits_for(self) -> Role | None:
@@ -338,6 +346,7 @@ class Session:
         self.counts.n_verified += verdict.accepted
         if not self.generated:
             self.first_token_at = now
+            self.n_first = len(verdict.tokens)
             self.counts.n_cached = verdict.n_reused
         n_committed, released, reason = self._commit(verdict)
         n_accepted = min(verdict.accepted, n_committed)

@@ -1,0 +1,433 @@
+"""The coordinator's loop: sockets, clock and processes around the pure sessions.
+
+    receive → handle → execute → report
+
+`Service` is driven by `turn`, which waits for the next thing to happen and does all that follows from it. Commands of the
+sessions become messages; signs of life become `worker_ready` and `worker_lost`; deaths of our own children come from the
+launcher. It never blocks on a peer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any, Protocol
+
+from coordinator.launcher import Launcher, WorkerProcess, open_pidfd
+from coordinator.result import result
+from coordinator.schedule import Schedule
+from coordinator.session import Emit, Finished, Request, Send, Session
+from coordinator.vocab_check import VocabCheck
+from coordinator.workers import Connection, Connections, refusal
+from outrider.errors import OutriderError, ProtocolError, RequestError, VocabMismatchError, WorkerLostError
+from outrider.types import ChatMessage
+from outrider.wire.messages import (
+    Failure,
+    Heartbeat,
+    Hello,
+    Message,
+    Ready,
+    SessionMessage,
+    Shutdown,
+    Tokenize,
+    TokenizeResult,
+    VocabBlock,
+)
+
+log = logging.getLogger("outrider.coordinator")
+
+#: A reply that is due this long although its worker says that it has nothing to do was lost on the way.
+RESEND_AFTER_S = 1.0
+
+
+class Transport(Protocol):
+    """What the service needs of `outrider.wire.transport.RouterTransport`."""
+
+    def poll(self, timeout_s: float, fds: Sequence[int] = ()) -> tuple[list[tuple[bytes, Message]], list[int]]: ...
+    def send(self, peer: bytes, message: Message) -> None: ...
+
+
+@dataclass(slots=True)
+class Live:
+    """A running session and where its text goes."""
+
+    session: Session
+    on_text: Callable[[str], None]
+    on_done: Callable[[dict[str, Any]], None]
+    asked_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds."""
+
+    heartbeat_s: float = 0.5
+    lost_after_s: float = 2.0
+    stuck_after_s: float = 30.0
+
+
+class ClientHandler(Protocol):
+    """Answers clients (`coordinator/clients.py`)."""
+
+    def handle(self, connection: Connection, message: Message) -> None: ...
+    def lost(self, connection: Connection) -> None: ...
+
+
+class Service:
+    """See the module's docstring. One thread calls it."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        expected: Mapping[str, Any],
+        schedule: Schedule,
+        *,
+        limits: Limits | None = None,
+        launcher: Launcher | None = None,
+        keep_target: bool = False,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        limits = limits or Limits()
+        self.transport, self.schedule, self.launcher, self.clock = transport, schedule, launcher, clock
+        self.connections = Connections(
+            expected,
+            heartbeat_s=limits.heartbeat_s,
+            lost_after_s=limits.lost_after_s,
+            stuck_after_s=limits.stuck_after_s,
+        )
+        self.limits = limits
+        self.keep_target = keep_target  # wait for a lost target to come back, instead of failing its requests
+        self.clients: ClientHandler | None = None
+        self.live: dict[int, Live] = {}
+        self.fatal: OutriderError | None = None  # why this coordinator can serve nobody
+        self.refused: dict[str, OutriderError] = {}  # workers that will not come back, by role
+        self.n_dropped = 0  # messages that belonged to no connection
+        self._tokenizing: dict[int, tuple[Callable[[list[int]], None], Callable[[OutriderError], None]]] = {}
+        self._numbers = itertools.count(1)
+        self._vocab = VocabCheck()
+        self._next_beat = 0.0
+        self._pidfds: dict[int, int] = {}
+
+    # --- what the outside calls ----------------------------------------------------------------------------------
+
+    @property
+    def target(self) -> Connection | None:
+        return self.connections.of_role("target")
+
+    @property
+    def draft(self) -> Connection | None:
+        return self.connections.of_role("draft")
+
+    def start_workers(self) -> None:
+        """Launch the workers that are ours. Raises WorkerLostError if a process cannot be started."""
+        if self.launcher is not None:
+            self.launcher.start_all()
+            self._watch()
+
+    def tokenize(
+        self,
+        text: str,
+        messages: Sequence[ChatMessage],
+        on_tokens: Callable[[list[int]], None],
+        on_error: Callable[[OutriderError], None],
+    ) -> None:
+        """Have the target turn a prompt into tokens; it must be connected."""
+        target = self.target
+        if target is None:
+            on_error(WorkerLostError("target worker: not connected, a prompt cannot be tokenized"))
+            return
+        number = next(self._numbers)
+        self._tokenizing[number] = (on_tokens, on_error)
+        self._send(target, Tokenize(target.incarnation, number, text, list(messages), True, True))
+
+    def submit(
+        self, request: Request, on_text: Callable[[str], None], on_done: Callable[[dict[str, Any]], None]
+    ) -> int:
+        """Start a session; its number. `on_done` gets the object of `--json`.
+
+        Raises RequestError for a prompt that is empty, too long, or holds an id that the target does not have, and
+        WorkerLostError without a target.
+        """
+        target = self.target
+        if target is None or target.facts is None:
+            raise WorkerLostError("target worker: not connected")
+        check_prompt(request.prompt, target.facts.n_vocab, target.facts.n_ctx)
+        number = next(self._numbers)
+        session = Session(replace(request, session=number), self.schedule)
+        live = Live(session, on_text, on_done)
+        self.live[number] = live
+        for connection in (target, self.draft):
+            if connection is not None and connection.facts is not None:
+                session.worker_ready(connection.role, connection.incarnation, connection.facts)  # type: ignore[arg-type]
+        self._run(live, session.start(self.clock()))
+        return number
+
+    def cancel(self, number: int, reason: Any = "cancelled", error: str | None = None) -> None:
+        live = self.live.get(number)
+        if live is not None:
+            self._run(live, live.session.cancel(self.clock(), reason, error))
+
+    def turn(self, timeout_s: float, fds: Sequence[int] = ()) -> list[int]:
+        """Wait for the next event, at most `timeout_s`, and handle all that is ready.
+
+        Returns those of the caller's descriptors that are readable.
+        """
+        wait = min(timeout_s, self._until_next_deadline())
+        messages, ready = self.transport.poll(wait, [*fds, *self._pidfds])
+        for peer, message in messages:
+            self._on_message(peer, message)
+        self._on_deaths()
+        self._on_time()
+        return [fd for fd in ready if fd not in self._pidfds]
+
+    def shutdown(self, reason: str, grace_s: float) -> None:
+        """Tell all workers to end and wait for ours; nothing of ours is left running."""
+        for number in list(self.live):
+            self.cancel(number, "error", reason)
+        for connection in self.connections:
+            if connection.role != "client":
+                self._send(connection, Shutdown(connection.incarnation, reason))
+        if self.launcher is not None:
+            self.launcher.stop_all(grace_s)
+        for fd in list(self._pidfds):
+            self._unwatch(fd)
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def _on_message(self, peer: bytes, message: Message) -> None:
+        now = self.clock()
+        if isinstance(message, Hello):
+            self._on_hello(peer, message, now)
+            return
+        connection = self.connections.heard(peer, getattr(message, "incarnation", 0), now)
+        if connection is None:
+            self.n_dropped += 1
+            if self.connections.of_peer(peer) is None:
+                self._reply(peer, refusal("unknown_incarnation", "this connection is not known; say Hello"))
+            return
+        if connection.role == "client":
+            if isinstance(message, Heartbeat):
+                self.connections.heartbeat(connection, message, now)
+            elif self.clients is not None:
+                self.clients.handle(connection, message)
+            return
+        self._on_worker_message(connection, message, now)
+
+    def _on_worker_message(self, connection: Connection, message: Message, now: float) -> None:
+        match message:
+            case Heartbeat():
+                self.connections.heartbeat(connection, message, now)
+                self._resend_lost(connection, now)
+            case Ready():
+                self.connections.ready(connection, message)
+                self._check_vocab()
+            case VocabBlock():
+                self._vocab.texts(connection.role, message)
+                self._check_vocab()
+            case TokenizeResult():
+                waiting = self._tokenizing.pop(message.request, None)
+                if waiting is not None:
+                    waiting[0](message.tokens)
+            case Failure() if message.request:
+                waiting = self._tokenizing.pop(message.request, None)
+                if waiting is not None:
+                    waiting[1](RequestError(message.reason))
+            case SessionMessage():
+                live = self.live.get(message.session)
+                if live is None:
+                    self.n_dropped += 1
+                else:
+                    self._run(live, live.session.handle(message, now))
+            case _:
+                self.n_dropped += 1
+
+    def _on_hello(self, peer: bytes, hello: Hello, now: float) -> None:
+        answer, before = self.connections.hello(peer, hello, now)
+        if before is not None:
+            self._forget(before, "it greeted again")
+        if isinstance(answer, Failure):
+            log.warning("refused: %s", answer.reason)
+        else:
+            log.info("%s %r connected (process %d)", hello.role, hello.name, hello.pid)
+        self._reply(peer, answer)
+
+    def _check_vocab(self) -> None:
+        """Let workers in whose vocabulary was found compatible; ask for what is still needed to tell."""
+        roles = {c.role: c for c in self.connections if c.facts is not None and c.role != "client"}
+        target, draft = roles.get("target"), roles.get("draft")
+        if target is not None and not target.usable:
+            self._let_in(target)
+        if target is None or draft is None or draft.usable or target.facts is None or draft.facts is None:
+            return
+        try:
+            wanted = self._vocab.next_blocks(target.facts, draft.facts)
+        except VocabMismatchError as error:
+            self._refuse(draft, error)
+            return
+        if wanted is None:
+            self._let_in(draft)
+        else:
+            for role, request in wanted:
+                connection = roles[role]
+                self._send(connection, request(connection.incarnation))
+
+    def _let_in(self, connection: Connection) -> None:
+        assert connection.facts is not None
+        connection.usable = True
+        self.refused.pop(connection.role, None)
+        log.info("%s %r is ready: %s", connection.role, connection.name, connection.facts.name)
+        for live in list(self.live.values()):
+            ready = live.session.worker_ready(connection.role, connection.incarnation, connection.facts)  # type: ignore[arg-type]
+            self._run(live, ready)
+
+    def _refuse(self, connection: Connection, error: OutriderError) -> None:
+        log.error("%s %r refused: %s", connection.role, connection.name, error)
+        self.refused[connection.role] = error
+        self._send(connection, replace_reason(refusal("refused", str(error)), connection))
+        self._forget(connection, str(error))
+
+    def _resend_lost(self, connection: Connection, now: float) -> None:
+        """A worker that waits for work while we wait for it has lost a message, or we have."""
+        if connection.n_waiting:
+            return
+        for live in list(self.live.values()):
+            if live.session.waits_for == connection.role and now - live.asked_at > RESEND_AFTER_S:
+                self._run(live, live.session.resend())
+
+    # --- execute -------------------------------------------------------------------------------------------------
+
+    def _run(self, live: Live, commands: Sequence[object]) -> None:
+        for command in commands:
+            match command:
+                case Send(role, message):
+                    connection = self.connections.of_role(role)
+                    if connection is not None:
+                        live.asked_at = self.clock()
+                        self._send(connection, message)
+                case Emit(text, _):
+                    if text:
+                        live.on_text(text)
+                case Finished():
+                    self.live.pop(live.session.request.session, None)
+                    live.on_done(result(live.session))
+
+    def _send(self, connection: Connection, message: Message) -> None:
+        """A peer that takes no more is treated as silent: `lost_after_s` decides."""
+        self._reply(connection.peer, message)
+
+    def _reply(self, peer: bytes, message: Message) -> None:
+        try:
+            self.transport.send(peer, message)
+        except ProtocolError as error:
+            log.debug("not sent: %s", error)
+
+    # --- time and death ------------------------------------------------------------------------------------------
+
+    def _until_next_deadline(self) -> float:
+        now = self.clock()
+        times = [self._next_beat]
+        if self.launcher is not None and (due := self.launcher.next_due()) is not None:
+            times.append(due)
+        return max(min(times) - now, 0.0)
+
+    def _on_time(self) -> None:
+        now = self.clock()
+        for connection, why in self.connections.lost(now):
+            log.warning("%s %r lost: %s", connection.role, connection.name, why)
+            self._forget(connection, why)
+            if self.launcher is not None and connection.role != "client":
+                self.launcher.kill(connection.name)  # its death brings the restart
+        if now >= self._next_beat:
+            self._next_beat = now + self.limits.heartbeat_s
+            for connection in self.connections:
+                self._send(connection, Heartbeat(connection.incarnation, 0, 0))
+        if self.launcher is not None and (due := self.launcher.next_due()) is not None and due <= now:
+            self.launcher.start_due(now)
+            self._watch()
+
+    def _on_deaths(self) -> None:
+        if self.launcher is None:
+            return
+        loading = frozenset(name for name in self.launcher.workers if not self._is_ready(name))
+        for worker, error in self.launcher.dead(loading):
+            self._on_death(worker, error, loading=worker.name in loading)
+
+    def _is_ready(self, name: str) -> bool:
+        return any(c.name == name and c.facts is not None for c in self.connections)
+
+    def _on_death(self, worker: WorkerProcess, error: OutriderError, *, loading: bool) -> None:
+        assert self.launcher is not None
+        for connection in self.connections:
+            if connection.name == worker.name:
+                self._forget(connection, str(error))
+        restart = self.launcher.schedule_restart(worker.name, self.clock()) if not self._is_final(error) else None
+        if restart is not None and not (worker.role == "target" and not self.keep_target) and not loading:
+            log.warning("%s; it is started again in %.1f s", error, restart - self.clock())
+        elif worker.role == "draft" and not loading:
+            self.refused["draft"] = error
+            log.error("%s; drafting stays off", error)
+        else:
+            self.fatal = error
+        self._watch()
+
+    @staticmethod
+    def _is_final(error: OutriderError) -> bool:
+        """Would a new start end the same way?"""
+        return not isinstance(error, WorkerLostError)
+
+    def _forget(self, connection: Connection, why: str) -> None:
+        self.connections.drop(connection)
+        if connection.role == "client":
+            if self.clients is not None:
+                self.clients.lost(connection)
+            return
+        self._vocab.forget(connection.role)
+        if connection.role == "target":
+            for _, on_error in self._tokenizing.values():
+                on_error(WorkerLostError(f"target worker {connection.name!r} lost: {why}"))
+            self._tokenizing.clear()
+        for live in list(self.live.values()):
+            self._run(live, live.session.worker_lost(connection.role, why, self.clock()))
+            if connection.role == "target" and not self.keep_target:
+                self.cancel(live.session.request.session, "error", f"target worker {connection.name!r} lost: {why}")
+
+    def _watch(self) -> None:
+        """Descriptors that wake us when one of our children ends."""
+        assert self.launcher is not None
+        alive = {worker.pid for worker in self.launcher.workers.values()}
+        for fd in [fd for fd, pid in self._pidfds.items() if pid not in alive]:
+            self._unwatch(fd)
+        for pid in alive - set(self._pidfds.values()):
+            fd = open_pidfd(pid)
+            if fd is not None:
+                self._pidfds[fd] = pid
+
+    def _unwatch(self, fd: int) -> None:
+        import os
+
+        del self._pidfds[fd]
+        os.close(fd)
+
+
+def check_prompt(prompt: Sequence[int], n_vocab: int, n_ctx: int) -> None:
+    """Raise RequestError for a prompt that this target cannot continue."""
+    if not prompt:
+        raise RequestError("the prompt is empty: give at least one token")
+    if len(prompt) >= n_ctx:
+        raise RequestError(
+            f"the prompt has {len(prompt)} tokens, the context holds n_ctx = {n_ctx} with at least one to generate:"
+            " shorten it or raise --ctx-size"
+        )
+    bad = next((token for token in prompt if not 0 <= token < n_vocab), None)
+    if bad is not None:
+        raise RequestError(f"prompt token {bad} is not in the target's vocabulary (0 to {n_vocab - 1})")
+
+
+def replace_reason(failure: Failure, connection: Connection) -> Failure:
+    """The same failure with the connection's incarnation, so that the worker knows it is meant."""
+    return Failure(
+        connection.incarnation, 0, 0, 0, 0, request=0, code=failure.code, reason=failure.reason
+    )
