@@ -30,8 +30,10 @@ class Value(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class LogitBias(Value, frozen=True):
-    token: Token
-    bias: Annotated[float, Meta(ge=-1e9, le=1e9)]
+    """What is added to the logit of one token."""
+
+    token: Token  # its id
+    bias: Annotated[float, Meta(ge=-1e9, le=1e9)]  # logit units
 
 
 class SamplingParams(Value, frozen=True, kw_only=True):
@@ -41,17 +43,17 @@ class SamplingParams(Value, frozen=True, kw_only=True):
     argmax after bias and penalties.
     """
 
-    seed: U64 = 0
-    temp: Annotated[float, Meta(ge=-1.0, le=100.0)] = 0.8
+    seed: U64 = 0  # key of the random stream, with choice and position
+    temp: Annotated[float, Meta(ge=-1.0, le=100.0)] = 0.8  # temperature; 0 or less = greedy
     top_k: Annotated[int, Meta(ge=0, lt=2**31)] = 40  # 0 = off
     top_p: Probability = 0.95  # 1 = off
     min_p: Probability = 0.05  # 0 = off
     typical_p: Probability = 1.0  # 1 = off
     repeat_penalty: Annotated[float, Meta(gt=0.0, le=100.0)] = 1.0  # 1 = off
-    presence_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0
-    frequency_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0
+    presence_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0  # 0 = off
+    frequency_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0  # 0 = off
     repeat_last_n: Annotated[int, Meta(ge=-1, lt=2**31)] = 64  # window of the penalties; 0 = off, -1 = whole context
-    logit_bias: Annotated[list[LogitBias], Meta(max_length=4096)] = []
+    logit_bias: Annotated[list[LogitBias], Meta(max_length=4096)] = []  # added before everything else
     ignore_eos: bool = False  # end-of-generation tokens are never sampled
     min_tokens: U32 = 0  # no end-of-generation token before this many generated tokens
     n_probs: Annotated[int, Meta(ge=0, le=100)] = 0  # log-probabilities of that many best tokens per position
@@ -60,12 +62,12 @@ class SamplingParams(Value, frozen=True, kw_only=True):
 class VocabFacts(Value, frozen=True, kw_only=True):
     """What the compatibility gate compares, as the loader resolved it (defaults applied)."""
 
-    type: Literal["spm", "bpe", "wpm", "ugm", "rwkv", "plamo2", "none"]
-    n_vocab: U32
-    add_bos: bool
+    type: Literal["spm", "bpe", "wpm", "ugm", "rwkv", "plamo2", "none"]  # llama.cpp's vocabulary types
+    n_vocab: U32  # number of token ids
+    add_bos: bool  # is BOS put in front of a text?
     bos: Annotated[int, Meta(ge=-1, lt=2**31)]  # -1 = no such token
-    add_eos: bool
-    eos: Annotated[int, Meta(ge=-1, lt=2**31)]
+    add_eos: bool  # is EOS put behind a text?
+    eos: Annotated[int, Meta(ge=-1, lt=2**31)]  # -1 = no such token
     #: 64-bit hash of the token texts of each 1,024 ids, counted from id 5 (see `decoding/vocab.py`).
     block_hashes: Annotated[list[U64], Meta(max_length=4096)]
 
@@ -73,19 +75,21 @@ class VocabFacts(Value, frozen=True, kw_only=True):
 class ModelFacts(Value, frozen=True, kw_only=True):
     """What a worker reports of the model that it loaded."""
 
-    engine: Annotated[str, Meta(max_length=32)]
-    architecture: Annotated[str, Meta(max_length=64)]
-    name: Annotated[str, Meta(max_length=256)]
-    n_vocab: U32
+    engine: Annotated[str, Meta(max_length=32)]  # which engine runs it
+    architecture: Annotated[str, Meta(max_length=64)]  # `general.architecture`
+    name: Annotated[str, Meta(max_length=256)]  # `general.name`
+    n_vocab: U32  # width of a row of logits
     n_ctx: U32  # positions per sequence
     n_batch: U32  # rows per decode
-    n_seq: U32
-    memory: MemoryKind
+    n_seq: U32  # sequences held at once
+    memory: MemoryKind  # how a sequence goes back
     memory_bytes: U64  # weights and caches, as far as the engine knows
-    has_chat_template: bool
-    vocab: VocabFacts
+    has_chat_template: bool  # can it render chat messages?
+    vocab: VocabFacts  # for the compatibility gate
 
 
 class ChatMessage(Value, frozen=True):
-    role: Annotated[str, Meta(max_length=64)]
-    content: Annotated[str, Meta(max_length=1 << 22)]
+    """One message of a chat, for the model's own template."""
+
+    role: Annotated[str, Meta(max_length=64)]  # "system", "user", "assistant" or what the template knows
+    content: Annotated[str, Meta(max_length=1 << 22)]  # its text

@@ -4,8 +4,8 @@ Messages are arrays on the wire: an integer tag, then the fields in the order wr
 defaults on purpose: a missing field is an error, like one too many. Field order, types and bounds are the protocol;
 whoever changes them raises `PROTOCOL_VERSION`.
 
-Token ids, positions, counts, probabilities and bounded texts travel, and nothing that a receiver could open, connect to,
-import or run.
+Token ids, positions, counts, probabilities and bounded texts travel, and nothing that a receiver could open, connect
+to, import or run. The comment of a field is its entry in `docs/protocol.md`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import msgspec
 from msgspec import Meta
 
 from outrider.types import (
+    U16,
+    U32,
+    U64,
     ChatMessage,
     ModelFacts,
     Probability,
     SamplingParams,
     Token,
     Tokens,
-    U16,
-    U32,
-    U64,
 )
 
 PROTOCOL_VERSION = 1
@@ -32,11 +32,12 @@ PROTOCOL_VERSION = 1
 #: A draft longer than this is a protocol error; `n_max` is bounded by it too.
 MAX_DRAFT = 512
 
-Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
+Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+\Z")]  # `$` would let a line end by
 Text = Annotated[str, Meta(max_length=1 << 22)]
 Line = Annotated[str, Meta(max_length=4096)]
 Draft = Annotated[list[Token], Meta(max_length=MAX_DRAFT)]
 Microseconds = U64
+Incarnation = Annotated[int, Meta(ge=1, lt=2**32)]
 FailureCode = Literal[
     "refused",  # the handshake failed: role, name, version or vocabulary; do not come back
     "unknown_incarnation",  # say Hello again: this connection is not (or no longer) known
@@ -58,41 +59,45 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Hello(Message, frozen=True, tag=1):
-    """First message of a worker or client; it is repeated until Welcome or Failure comes."""
+    """worker, client → coordinator. First message of a connection, repeated until the reply comes.
 
-    protocol: U32
-    role: Literal["target", "draft", "client"]
-    name: Name
-    pid: U32
+    Reply: Welcome, or Failure `refused` with the reason. A Hello on a connection that is known starts it anew."""
+
+    protocol: U32  # PROTOCOL_VERSION of the sender
+    role: Literal["target", "draft", "client"]  # what the sender is
+    name: Name  # its name in the configuration; over tcp also the name of its key
+    pid: U32  # its process id, for logs
 
 
 class Welcome(Message, frozen=True, tag=2):
-    """The name was free and allowed; `incarnation` stamps all that follows on this connection."""
+    """coordinator → worker, client. The name was free and allowed; `incarnation` stamps all that follows."""
 
-    protocol: U32
-    incarnation: U32
-    heartbeat_s: Annotated[float, Meta(gt=0.0, le=60.0)]
+    protocol: U32  # PROTOCOL_VERSION of the coordinator
+    incarnation: Incarnation  # number of this connection, never used before; 0 is no connection
+    heartbeat_s: Annotated[float, Meta(gt=0.0, le=60.0)]  # both sides send a Heartbeat at least this often, seconds
 
 
 class Ready(Message, frozen=True, tag=3):
-    """The model is loaded."""
+    """worker → coordinator. The model is loaded; sent after every Welcome. No reply."""
 
-    incarnation: U32
-    facts: ModelFacts
+    incarnation: U32  # of the Welcome
+    facts: ModelFacts  # what was loaded
 
 
 class VocabRequest(Message, frozen=True, tag=4):
-    """Asks for the texts of block `block` (see `VocabFacts.block_hashes`)."""
+    """coordinator → worker. Which texts does a block of the vocabulary hold? Reply: VocabBlock."""
 
-    incarnation: U32
-    block: U16
+    incarnation: U32  # of the Welcome
+    block: U16  # index into `VocabFacts.block_hashes`
 
 
 class VocabBlock(Message, frozen=True, tag=5):
-    incarnation: U32
-    block: U16
+    """worker → coordinator. The texts of one block of the vocabulary."""
+
+    incarnation: U32  # of the request
+    block: U16  # of the request
     first: Token  # id of texts[0]
-    texts: Annotated[list[Annotated[bytes, Meta(max_length=65536)]], Meta(max_length=1024)]
+    texts: Annotated[list[Annotated[bytes, Meta(max_length=65536)]], Meta(max_length=1024)]  # raw bytes of each token
 
 
 # --- one session -------------------------------------------------------------------------------------------------
@@ -101,47 +106,53 @@ class VocabBlock(Message, frozen=True, tag=5):
 class SessionMessage(Message, frozen=True):
     """Base of everything that belongs to a session. A reply repeats these five numbers of its request."""
 
-    incarnation: U32
-    session: U64
-    round: U32
-    epoch: U32
+    incarnation: U32  # of the worker's connection
+    session: U64  # which session
+    round: U32  # token round within the session
+    epoch: U32  # grows with each mismatch; drafts of an older epoch are void
     committed_len: U32  # tokens committed so far, the pending one included
 
 
 class Begin(SessionMessage, frozen=True, tag=10):
-    """A session starts: the worker reserves a sequence for it and keeps the sampler's settings."""
+    """coordinator → worker. A session starts; the worker keeps a place for it, and the sampler's settings. No reply
+    (Failure `no_slot` if there is no place)."""
 
-    sampling: SamplingParams
+    sampling: SamplingParams  # how the target samples
     prompt_len: U32  # tokens of the committed text that were given, not generated
     choice: U32  # which of several answers to one prompt: part of the key of the random stream
     row_hashes: bool  # report a hash of the logits row of every committed position
 
 
 class Prefix(SessionMessage, frozen=True):
-    """Base of the requests that name the committed text: `history[:keep_len] + tail`, with `prefix_hash` of the whole."""
+    """Base of the requests that name the committed text: `history[:keep_len] + tail`.
 
-    prefix_hash: U64
+    Failure `missing_prefix` if the receiver's history does not give that hash: it is then sent whole (keep_len 0)."""
+
+    prefix_hash: U64  # hash of all committed_len tokens (`wire/prefix_hash.py`)
     keep_len: U32  # committed tokens that the worker is believed to know already
-    tail: Tokens
+    tail: Tokens  # the committed tokens from keep_len on; keep_len + len(tail) = committed_len
 
 
 class Process(Prefix, frozen=True, tag=11):
-    """Replay batch: bring the cache up to the committed text (all but its pending token). No reply."""
+    """coordinator → worker. Replay batch: bring the cache up to the committed text, all but its pending token.
+    No reply."""
 
 
 class DraftRequest(Prefix, frozen=True, tag=12):
-    """Draft up to `n_max` tokens after the pending one. Reply: DraftTokens."""
+    """coordinator → draft worker. Draft tokens after the pending one. Reply: DraftTokens."""
 
-    n_max: Annotated[int, Meta(ge=1, le=MAX_DRAFT)]
+    n_max: Annotated[int, Meta(ge=1, le=MAX_DRAFT)]  # at most so many tokens
     n_min: Annotated[int, Meta(ge=0, le=MAX_DRAFT)]  # a shorter draft is dropped
     p_min: Probability  # stop before a token whose probability (among the ten best) is below this
     credit: U32  # absolute position up to which the draft may ride on by itself; 0 in lockstep
 
 
 class DraftTokens(SessionMessage, frozen=True, tag=13):
+    """draft worker → coordinator. Drafted tokens, greedy, with what the draft model thought of each."""
+
     start: U32  # absolute position of tokens[0]
     parent: U32  # branch that this continues; 0 is the chain
-    tokens: Draft
+    tokens: Draft  # may be none
     probs: Annotated[list[Probability], Meta(max_length=MAX_DRAFT)]  # of each token, among the ten best
     entropies: Annotated[list[Annotated[float, Meta(ge=0.0, le=3.0)]], Meta(max_length=MAX_DRAFT)]  # nats, same ten
     final: bool  # nothing more comes for this request
@@ -149,115 +160,141 @@ class DraftTokens(SessionMessage, frozen=True, tag=13):
     n_evaluated: U32  # rows the engine evaluated for this reply
     decode_us: Microseconds  # time inside Engine.decode
 
+    def __post_init__(self) -> None:
+        if not len(self.tokens) == len(self.probs) == len(self.entropies):
+            raise ValueError("`tokens`, `probs` and `entropies` differ in length")
+
 
 class VerifyRequest(Prefix, frozen=True, tag=14):
-    """One batch: pending token and draft, all rows out. Reply: Verdict."""
+    """coordinator → target worker. One batch: pending token and draft, all rows out. Reply: Verdict."""
 
-    draft: Draft
+    draft: Draft  # compared with what the target samples, never injected; may be none
     credit: U32  # absolute position up to which pushed drafts may be verified without a new request; 0 in lockstep
 
 
 class Verdict(SessionMessage, frozen=True, tag=15):
+    """target worker → coordinator. What the target sampled, row by row: as far as it equals the draft, and one more."""
+
     number: U32  # counts the verdicts of one VerifyRequest, from 0
     accepted: U16  # how many tokens of the draft the target sampled too
     tokens: Annotated[list[Token], Meta(min_length=1, max_length=MAX_DRAFT + 1)]  # what was sampled: accepted + 1, or
     # `accepted` where the last accepted token ends the text
-    pieces: Annotated[list[Annotated[bytes, Meta(max_length=65536)]], Meta(max_length=MAX_DRAFT + 1)]
+    pieces: Annotated[list[Annotated[bytes, Meta(max_length=65536)]], Meta(max_length=MAX_DRAFT + 1)]  # bytes of each
     end_of_text: bool  # the last token is an end-of-generation token
-    row_hashes: Annotated[list[U64], Meta(max_length=MAX_DRAFT + 1)]  # empty unless asked for
+    row_hashes: Annotated[list[U64], Meta(max_length=MAX_DRAFT + 1)]  # of each token's logits; empty unless asked for
     n_reused: U32  # committed rows that the cache held already
-    n_evaluated: U32
-    decode_us: Microseconds
+    n_evaluated: U32  # rows the engine evaluated for this reply
+    decode_us: Microseconds  # time inside Engine.decode
+
+    def __post_init__(self) -> None:
+        n = len(self.tokens)
+        if n != self.accepted + 1 and not (n == self.accepted and self.end_of_text):
+            raise ValueError("`tokens` are not `accepted` + 1")
+        if len(self.pieces) != n or len(self.row_hashes) not in (0, n):
+            raise ValueError("`tokens`, `pieces` and `row_hashes` differ in length")
 
 
 class Rollback(Prefix, frozen=True, tag=16):
-    """The draft was wrong from some position on: drop the wrong rows, evaluate the right ones. No reply."""
+    """coordinator → worker. The draft was wrong from some position on: drop the wrong rows, evaluate the right ones.
+    No reply."""
 
 
 class Accept(SessionMessage, frozen=True, tag=17):
-    """How many tokens of the last draft were committed. No reply."""
+    """coordinator → draft worker. What became of the last draft. No reply."""
 
-    n_accepted: U16
+    n_accepted: U16  # how many of its tokens were committed
     by_other: bool  # another speculator made that draft
 
 
 class End(SessionMessage, frozen=True, tag=18):
-    """The session is over; its sequence is free. Unknown sessions are ignored. No reply."""
+    """coordinator → worker. The session is over; its place is free. Unknown sessions are ignored. No reply."""
 
 
 # --- text --------------------------------------------------------------------------------------------------------
 
 
 class Tokenize(Message, frozen=True, tag=20):
-    """Text, or chat messages rendered by the target's own template, to tokens. Reply: Tokens, or Failure."""
+    """coordinator → target worker. Text, or chat messages rendered by the target's own template, to tokens.
+    Reply: TokenizeResult, or Failure."""
 
-    incarnation: U32
-    request: U64
-    text: Text
+    incarnation: U32  # of the target's connection
+    request: U64  # number that the reply repeats
+    text: Text  # what to tokenize
     messages: Annotated[list[ChatMessage], Meta(max_length=4096)]  # not empty: `text` is ignored
-    add_special: bool
-    parse_special: bool
+    add_special: bool  # add BOS and EOS where the model's flags say so
+    parse_special: bool  # control tokens written out in the text are recognised
 
 
 class TokenizeResult(Message, frozen=True, tag=21):
-    incarnation: U32
-    request: U64
-    tokens: Tokens
+    """target worker → coordinator. The tokens of a Tokenize."""
+
+    incarnation: U32  # of the request
+    request: U64  # of the request
+    tokens: Tokens  # token ids
 
 
 # --- life and death ----------------------------------------------------------------------------------------------
 
 
 class Heartbeat(Message, frozen=True, tag=30):
-    incarnation: U32
+    """both ways, every `Welcome.heartbeat_s`. The network thread sends it, the work loop moves its numbers: `progress`
+    at rest while requests wait means that the worker is stuck. The coordinator and clients send 0 for both."""
+
+    incarnation: U32  # of the connection
     progress: U64  # grows with every message handled and every decode finished
     n_waiting: U32  # requests received and not yet answered
 
 
 class Failure(SessionMessage, frozen=True, tag=31):
-    """The request that these five numbers name failed (all 0: the connection itself)."""
+    """both ways. The request that these five numbers name failed (all 0: it concerns the connection itself)."""
 
     request: U64  # of a Tokenize or Generate, else 0
-    code: FailureCode
-    reason: Line
+    code: FailureCode  # what the receiver can act on
+    reason: Line  # the same in words
 
 
 class Shutdown(Message, frozen=True, tag=32):
-    """Finish the decode step at hand, free everything, exit 0."""
+    """coordinator → worker, client. Finish the decode step at hand, free everything, exit 0. No reply."""
 
-    incarnation: U32
-    reason: Line
+    incarnation: U32  # of the connection
+    reason: Line  # for the log
 
 
 # --- clients (`outrider run --connect`) --------------------------------------------------------------------------
 
 
 class Generate(Message, frozen=True, tag=40):
-    """One request of a client. `options` is JSON: the `[sampling]`, `[generation]` and `[speculative]` sections."""
+    """client → coordinator. One request. Reply: Chunk as often as there is text, then Done; or Failure."""
 
-    incarnation: U32
-    request: U64
-    prompt: Text
+    incarnation: U32  # of the client's connection
+    request: U64  # number that the replies repeat
+    prompt: Text  # text to go on from
     prompt_tokens: Tokens  # not empty: used instead of `prompt`
-    chat: bool
-    options: Text
+    chat: bool  # the prompt is a user message for the model's chat template
+    options: Text  # JSON: the `[sampling]`, `[generation]` and `[speculative]` sections of a configuration
 
 
 class Chunk(Message, frozen=True, tag=41):
-    incarnation: U32
-    request: U64
-    text: Text
+    """coordinator → client. A piece of the text."""
+
+    incarnation: U32  # of the request
+    request: U64  # of the request
+    text: Text  # follows the text of the chunks before
 
 
 class Done(Message, frozen=True, tag=42):
-    incarnation: U32
-    request: U64
+    """coordinator → client. The request is finished."""
+
+    incarnation: U32  # of the request
+    request: U64  # of the request
     result: Text  # the object that `--json` prints
 
 
 class Cancel(Message, frozen=True, tag=43):
-    incarnation: U32
-    request: U64
+    """client → coordinator. Stop a request. Reply: its Done."""
+
+    incarnation: U32  # of the client's connection
+    request: U64  # of the Generate
 
 
 AnyMessage = (
