@@ -59,6 +59,12 @@ class SamplingParams(Value, frozen=True, kw_only=True):
     n_probs: Annotated[int, Meta(ge=0, le=100)] = 0  # log-probabilities of that many best tokens per position
 
 
+#: Vocabularies are compared from this id on, by hashes of blocks of so many token texts: block k begins at id
+#: VOCAB_BLOCK_FIRST + VOCAB_BLOCK_SIZE * k. The ids before it are free to differ, as in llama.cpp.
+VOCAB_BLOCK_FIRST = 5
+VOCAB_BLOCK_SIZE = 1024
+
+
 class VocabFacts(Value, frozen=True, kw_only=True):
     """What the compatibility gate compares, as the loader resolved it (defaults applied)."""
 
@@ -68,7 +74,7 @@ class VocabFacts(Value, frozen=True, kw_only=True):
     bos: Annotated[int, Meta(ge=-1, lt=2**31)]  # -1 = no such token
     add_eos: bool  # is EOS put behind a text?
     eos: Annotated[int, Meta(ge=-1, lt=2**31)]  # -1 = no such token
-    #: 64-bit hash of the token texts of each 1,024 ids, counted from id 5 (see `decoding/vocab.py`).
+    #: 64-bit hash of the token texts of each block (see `engine/vocab_facts.py`).
     block_hashes: Annotated[list[U64], Meta(max_length=4096)]
 
 
