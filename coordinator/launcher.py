@@ -84,7 +84,9 @@ def death(worker: WorkerProcess, *, loading: bool, model: str) -> OutriderError 
     line = worker.last_line()
     who = f"{worker.role} worker {worker.name!r}"
     if code < 0 and loading:
-        return ModelFileError(f"{model}: {who} was killed by signal {-code} while it loaded the file: {line or 'no word'}")
+        return ModelFileError(
+            f"{model}: {who} was killed by signal {-code} while it loaded the file: {line or 'no word'}"
+        )
     if code == ModelFileError.exit_code:
         return ModelFileError(line or f"{model}: {who} could not load it")
     if code > 0 and loading:

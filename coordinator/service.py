@@ -428,6 +428,4 @@ def check_prompt(prompt: Sequence[int], n_vocab: int, n_ctx: int) -> None:
 
 def replace_reason(failure: Failure, connection: Connection) -> Failure:
     """The same failure with the connection's incarnation, so that the worker knows it is meant."""
-    return Failure(
-        connection.incarnation, 0, 0, 0, 0, request=0, code=failure.code, reason=failure.reason
-    )
+    return Failure(connection.incarnation, 0, 0, 0, 0, request=0, code=failure.code, reason=failure.reason)

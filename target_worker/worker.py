@@ -81,8 +81,14 @@ class TargetWorker(SlotWorker[TargetSlot]):
         if any(token >= self.engine.n_vocab for token in request.draft):
             return [failure(request, "bad_request", f"draft holds an id beyond n_vocab = {self.engine.n_vocab}")]
         if request.committed_len + len(request.draft) > self.engine.n_ctx:
-            return [failure(request, "context_full", f"{request.committed_len} committed tokens and a draft of "
-                            f"{len(request.draft)} do not fit n_ctx = {self.engine.n_ctx}")]
+            return [
+                failure(
+                    request,
+                    "context_full",
+                    f"{request.committed_len} committed tokens and a draft of "
+                    f"{len(request.draft)} do not fit n_ctx = {self.engine.n_ctx}",
+                )
+            ]
         slot.job = Verification(request, n_reused=slot.cache.rewind())
         return []
 

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from outrider.engine.base import Engine, common_prefix_len
 from outrider.engine.cached import CachedSequence
 from outrider.errors import EngineError, OutriderError, RequestError
+from outrider.history import History
 from outrider.wire.messages import (
     Accept,
     Begin,
@@ -24,7 +25,6 @@ from outrider.wire.messages import (
     VocabBlock,
     VocabRequest,
 )
-from outrider.history import History
 from outrider.worker.replies import failure
 
 VOCAB_BLOCK_FIRST = 5

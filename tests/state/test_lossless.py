@@ -95,4 +95,6 @@ def test_only_wrong_rows_are_evaluated_again() -> None:
 
 def test_greedy_needs_no_seed() -> None:
     request = make_request(sampling=SamplingParams(temp=0.0, seed=99), n_predict=20)
-    assert plain(scripted(), request).generated == plain(scripted(), make_request(sampling=GREEDY, n_predict=20)).generated
+    assert (
+        plain(scripted(), request).generated == plain(scripted(), make_request(sampling=GREEDY, n_predict=20)).generated
+    )

@@ -1,0 +1,110 @@
+"""A worker process from its first line to its exit code. `python -m draft_worker` and `python -m target_worker` call `main`.
+
+Nothing that computes is imported before the processors and thread counts of this process are set, since numpy and llama.cpp
+read them once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from outrider.errors import ConfigError, OutriderError
+
+if TYPE_CHECKING:
+    from outrider.config.schema import Config
+
+Role = Literal["target", "draft"]
+
+#: The launcher looks for this in front of the line that explains an end.
+ERROR_PREFIX = "error: "
+_PR_SET_PDEATHSIG = 1
+#: Every library that numpy may have been built with asks for its own.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+
+
+def main(role: Role, argv: Sequence[str] | None = None) -> int:
+    """Run one worker; the exit code. Errors of a user are one line on standard error."""
+    try:
+        return _main(role, sys.argv[1:] if argv is None else argv)
+    except OutriderError as error:
+        print(f"{ERROR_PREFIX}{' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(role: Role, argv: Sequence[str]) -> int:
+    from outrider.config import load_worker_config
+
+    config, launched = load_worker_config(argv, prog=f"python -m {role}_worker")
+    worker = config.target if role == "target" else config.draft
+    if launched:
+        _die_with_parent()
+    else:
+        signal.signal(signal.SIGTERM, _end)
+    _set_up_log(config)
+    pin(worker.cpus, worker.threads)
+    from outrider.worker.serve import serve
+
+    return serve(role, config)
+
+
+def _set_up_log(config: Config) -> None:
+    level = logging.DEBUG if config.log.verbose else logging.WARNING
+    stream: dict[str, Any] = {"filename": config.log.file} if config.log.file else {"stream": sys.stderr}
+    try:
+        logging.basicConfig(level=level, format="%(asctime)s %(name)s %(levelname)s %(message)s", **stream)
+    except OSError as error:
+        raise ConfigError(f"log.file: {config.log.file} cannot be written: {error.strerror}") from None
+
+
+def pin(cpus: Sequence[int], threads: int) -> None:
+    """Keep this process on `cpus` (all where empty) and tell libraries to use `threads` threads (0: as many as cpus)."""
+    if cpus:
+        try:
+            os.sched_setaffinity(0, cpus)
+        except (OSError, ValueError):
+            available = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+            raise ConfigError(
+                f"cpus: {','.join(map(str, cpus))} are not all available to this process (it may use {available})"
+            ) from None
+        except AttributeError:
+            raise ConfigError("cpus: this system cannot pin a process to processors; leave the key out") from None
+    for variable in _THREAD_VARIABLES:
+        os.environ[variable] = str(threads or n_cpus())
+
+
+def n_cpus() -> int:
+    """Processors that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def _end(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _die_with_parent() -> None:
+    """End when the launcher does, however it ends: by signal where the system offers it, and at the end of stdin.
+
+    The signal is tied to the thread that started us, which is the launcher's main thread. Ctrl-C is for the launcher.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=_watch_stdin, name="lifeline", daemon=True).start()
+
+
+def _watch_stdin() -> None:
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
