@@ -1,0 +1,1 @@
+"""What each sub-command of `outrider` does. `coordinator/cli.py` parses and dispatches."""
