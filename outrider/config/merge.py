@@ -40,7 +40,8 @@ class Origin:
 
 DEFAULT = Origin("default")
 
-_SHORT = Repr(maxstring=80, maxlist=8, maxother=80)
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +142,8 @@ def _checked(setting: Setting, value: Any) -> Any:
 
 def _refusal(setting: Setting, why: str = "") -> ConfigError:
     reason = f": {why}" if why else ""
-    allowed = BY_KEY[setting.key].allowed
-    return ConfigError(
-        f"{setting.key} = {_SHORT.repr(setting.value)} (from {setting.origin}){reason}; allowed: {allowed}"
-    )
+    value, allowed = _SHORT.repr(setting.value), BY_KEY[setting.key].allowed
+    return ConfigError(f"{setting.key} = {value} (from {setting.origin}){reason}; allowed: {allowed}")
 
 
 def _follow(values: dict[str, Any], origins: dict[str, Origin]) -> None:
