@@ -85,7 +85,7 @@ def death(worker: WorkerProcess, *, loading: bool, model: str) -> OutriderError 
     who = f"{worker.role} worker {worker.name!r}"
     if code < 0 and loading:
         return ModelFileError(
-            f"{model}: {who} was killed by signal {-code} while it loaded the file: {line or 'no word'}"
+            f"{model}: {who} was killed by signal {-code} while loading: {line or 'no word'}"
         )
     if code == ModelFileError.exit_code:
         return ModelFileError(line or f"{model}: {who} could not load it")
@@ -110,7 +110,7 @@ class Restarts:
         self._times = [time for time in self._times if now - time < self.window_s]
         if len(self._times) >= self.limit:
             return None
-        delay = min(FIRST_BACKOFF_S * 2 ** len(self._times), MAX_BACKOFF_S)
+        delay = min(FIRST_BACKOFF_S * 2.0 ** len(self._times), MAX_BACKOFF_S)
         self._times.append(now)
         return now + delay
 

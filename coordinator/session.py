@@ -312,8 +312,8 @@ class Session:
 
     def _ask_draft(self, n_max: int) -> list[Command]:
         settings, begin = self.request.speculation, self._begin("draft")
-        limits = (n_max, settings.n_min, settings.p_min, 0)
-        request = DraftRequest(*self._stamp("draft"), *self._prefix("draft"), *limits)
+        prefix = (*self._stamp("draft"), *self._prefix("draft"))
+        request = DraftRequest(*prefix, n_max, settings.n_min, settings.p_min, credit=0)
         self._waiting, self.phase = request, Phase.DRAFTING
         return [*begin, Send("draft", request)]
 
