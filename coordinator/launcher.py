@@ -84,9 +84,7 @@ def death(worker: WorkerProcess, *, loading: bool, model: str) -> OutriderError 
     line = worker.last_line()
     who = f"{worker.role} worker {worker.name!r}"
     if code < 0 and loading:
-        return ModelFileError(
-            f"{model}: {who} was killed by signal {-code} while loading: {line or 'no word'}"
-        )
+        return ModelFileError(f"{model}: {who} was killed by signal {-code} while loading: {line or 'no word'}")
     if code == ModelFileError.exit_code:
         return ModelFileError(line or f"{model}: {who} could not load it")
     if code > 0 and loading:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -24,6 +25,7 @@ from coordinator.vocab_check import VocabCheck
 from coordinator.workers import Connection, Connections, refusal
 from outrider.errors import OutriderError, ProtocolError, RequestError, VocabMismatchError, WorkerLostError
 from outrider.types import ChatMessage
+from outrider.wire.base import Router
 from outrider.wire.messages import (
     Failure,
     Heartbeat,
@@ -39,15 +41,11 @@ from outrider.wire.messages import (
 
 log = logging.getLogger("outrider.coordinator")
 
+#: Messages handled before the clock is looked at again.
+MAX_PER_TURN = 256
+
 #: A reply that is due this long although its worker says that it has nothing to do was lost on the way.
 RESEND_AFTER_S = 1.0
-
-
-class Transport(Protocol):
-    """What the service needs of `outrider.wire.transport.RouterTransport`."""
-
-    def poll(self, timeout_s: float, fds: Sequence[int] = ()) -> tuple[list[tuple[bytes, Message]], list[int]]: ...
-    def send(self, peer: bytes, message: Message) -> None: ...
 
 
 @dataclass(slots=True)
@@ -81,7 +79,7 @@ class Service:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Router,
         expected: Mapping[str, Any],
         schedule: Schedule,
         *,
@@ -141,7 +139,7 @@ class Service:
             return
         number = next(self._numbers)
         self._tokenizing[number] = (on_tokens, on_error)
-        self._send(target, Tokenize(target.incarnation, number, text, list(messages), True, True))
+        self.send(target, Tokenize(target.incarnation, number, text, list(messages), True, True))
 
     def submit(
         self, request: Request, on_text: Callable[[str], None], on_done: Callable[[dict[str, Any]], None]
@@ -170,18 +168,21 @@ class Service:
         if live is not None:
             self._run(live, live.session.cancel(self.clock(), reason, error))
 
-    def turn(self, timeout_s: float, fds: Sequence[int] = ()) -> list[int]:
+    def turn(self, timeout_s: float, fds: Sequence[int] = ()) -> set[int]:
         """Wait for the next event, at most `timeout_s`, and handle all that is ready.
 
         Returns those of the caller's descriptors that are readable.
         """
         wait = min(timeout_s, self._until_next_deadline())
-        messages, ready = self.transport.poll(wait, [*fds, *self._pidfds])
-        for peer, message in messages:
-            self._on_message(peer, message)
+        ready = self.transport.poll(wait, [*fds, *self._pidfds])
+        for _ in range(MAX_PER_TURN):
+            received = self.transport.recv()
+            if received is None:
+                break
+            self._on_message(*received)
         self._on_deaths()
         self._on_time()
-        return [fd for fd in ready if fd not in self._pidfds]
+        return ready - self._pidfds.keys()
 
     def shutdown(self, reason: str, grace_s: float) -> None:
         """Tell all workers to end and wait for ours; nothing of ours is left running."""
@@ -189,7 +190,7 @@ class Service:
             self.cancel(number, "error", reason)
         for connection in self.connections:
             if connection.role != "client":
-                self._send(connection, Shutdown(connection.incarnation, reason))
+                self.send(connection, Shutdown(connection.incarnation, reason))
         if self.launcher is not None:
             self.launcher.stop_all(grace_s)
         for fd in list(self._pidfds):
@@ -272,7 +273,7 @@ class Service:
         else:
             for role, request in wanted:
                 connection = roles[role]
-                self._send(connection, request(connection.incarnation))
+                self.send(connection, request(connection.incarnation))
 
     def _let_in(self, connection: Connection) -> None:
         assert connection.facts is not None
@@ -286,7 +287,7 @@ class Service:
     def _refuse(self, connection: Connection, error: OutriderError) -> None:
         log.error("%s %r refused: %s", connection.role, connection.name, error)
         self.refused[connection.role] = error
-        self._send(connection, replace_reason(refusal("refused", str(error)), connection))
+        self.send(connection, refusal("refused", str(error), connection.incarnation))
         self._forget(connection, str(error))
 
     def _resend_lost(self, connection: Connection, now: float) -> None:
@@ -306,7 +307,7 @@ class Service:
                     connection = self.connections.of_role(role)
                     if connection is not None:
                         live.asked_at = self.clock()
-                        self._send(connection, message)
+                        self.send(connection, message)
                 case Emit(text, _):
                     if text:
                         live.on_text(text)
@@ -314,7 +315,7 @@ class Service:
                     self.live.pop(live.session.request.session, None)
                     live.on_done(result(live.session))
 
-    def _send(self, connection: Connection, message: Message) -> None:
+    def send(self, connection: Connection, message: Message) -> None:
         """A peer that takes no more is treated as silent: `lost_after_s` decides."""
         self._reply(connection.peer, message)
 
@@ -343,7 +344,7 @@ class Service:
         if now >= self._next_beat:
             self._next_beat = now + self.limits.heartbeat_s
             for connection in self.connections:
-                self._send(connection, Heartbeat(connection.incarnation, 0, 0))
+                self.send(connection, Heartbeat(connection.incarnation, 0, 0))
         if self.launcher is not None and (due := self.launcher.next_due()) is not None and due <= now:
             self.launcher.start_due(now)
             self._watch()
@@ -406,8 +407,6 @@ class Service:
                 self._pidfds[fd] = pid
 
     def _unwatch(self, fd: int) -> None:
-        import os
-
         del self._pidfds[fd]
         os.close(fd)
 
@@ -424,8 +423,3 @@ def check_prompt(prompt: Sequence[int], n_vocab: int, n_ctx: int) -> None:
     bad = next((token for token in prompt if not 0 <= token < n_vocab), None)
     if bad is not None:
         raise RequestError(f"prompt token {bad} is not in the target's vocabulary (0 to {n_vocab - 1})")
-
-
-def replace_reason(failure: Failure, connection: Connection) -> Failure:
-    """The same failure with the connection's incarnation, so that the worker knows it is meant."""
-    return Failure(connection.incarnation, 0, 0, 0, 0, request=0, code=failure.code, reason=failure.reason)

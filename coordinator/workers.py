@@ -111,6 +111,6 @@ class Connections:
         self._by_peer.pop(connection.peer, None)
 
 
-def refusal(code: FailureCode, reason: str) -> Failure:
+def refusal(code: FailureCode, reason: str, incarnation: int = 0) -> Failure:
     """A failure that concerns the connection itself."""
-    return Failure(0, 0, 0, 0, 0, request=0, code=code, reason=reason)
+    return Failure(incarnation, 0, 0, 0, 0, request=0, code=code, reason=reason[:4096])

@@ -2,10 +2,134 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coordinator.assemble import Interrupted, make_request, running
+from coordinator.commands.client import execute as execute_remote
+from coordinator.result import summary, to_json
+from coordinator.service import Service
+from coordinator.signals import Signals
 from outrider.config import Config
+from outrider.errors import ConfigError, OutriderError, WorkerLostError
+from outrider.types import ChatMessage
 
 
 def execute(config: Config, request: str) -> int:
     """Run `config`; the exit code. With `client.connect`, `request` (JSON of what the user set, see
     `outrider/config/request.py`) is sent to the coordinator that runs there."""
-    raise NotImplementedError
+    prompt = read_prompt(config)
+    if config.client.connect:
+        return execute_remote(config, request, prompt)
+    with Signals() as signals, running(config, signals) as (service, _):
+        tokens = config.generation.prompt_tokens
+        if tokens is None:
+            tokens = tokenize(service, config, prompt, signals)
+        answer = generate(service, config, tokens, signals)
+    return report(config, answer)
+
+
+def read_prompt(config: Config) -> str:
+    """The prompt's text, from the flag, a file or standard input; empty where tokens are given."""
+    generation = config.generation
+    if generation.prompt is not None or generation.prompt_tokens is not None:
+        return generation.prompt or ""
+    path = generation.file or "-"
+    if path == "-" and sys.stdin.isatty():
+        raise ConfigError("no prompt: give -p TEXT, -f FILE or --prompt-tokens, or pipe a text in")
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return data.decode()
+    except OSError as error:
+        raise ConfigError(f"prompt file {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"prompt file {path}: byte {error.start} is not UTF-8; convert the file") from None
+
+
+@dataclass
+class Waiting:
+    """Where callbacks leave what the loop waits for."""
+
+    tokens: list[int] | None = None
+    answer: dict[str, Any] | None = None
+    errors: list[OutriderError] = field(default_factory=list)
+
+
+def tokenize(service: Service, config: Config, prompt: str, signals: Signals) -> list[int]:
+    """The prompt as the target's tokenizer reads it, in its chat template with --chat."""
+    waiting = Waiting()
+    messages = [ChatMessage("user", prompt)] if config.generation.chat else []
+    service.tokenize(prompt, messages, lambda tokens: setattr(waiting, "tokens", tokens), waiting.errors.append)
+    while waiting.tokens is None:
+        if waiting.errors:
+            raise waiting.errors[0]
+        turn(service, signals)
+        if signals.received:
+            raise Interrupted(signals)
+    return waiting.tokens
+
+
+def generate(service: Service, config: Config, tokens: list[int], signals: Signals) -> dict[str, Any]:
+    """Run the request to its end, streaming. Raises Interrupted after a signal, once the session is cancelled."""
+    waiting = Waiting()
+    out = Output(enabled=config.generation.stream and not config.generation.json)
+    number = service.submit(make_request(config, tokens), out.write, lambda answer: setattr(waiting, "answer", answer))
+    while waiting.answer is None:
+        turn(service, signals)
+        if signals.received or out.closed:
+            service.cancel(number)
+    if signals.received:
+        out.end()
+        raise Interrupted(signals)
+    out.end()
+    return waiting.answer
+
+
+def turn(service: Service, signals: Signals) -> None:
+    if signals.fd in service.turn(1.0, [signals.fd]):
+        signals.drain()
+    if service.fatal is not None:
+        raise service.fatal
+
+
+class Output:
+    """Streams text to standard output; a reader that went away closes it, without a traceback."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self.closed = False
+        self._ends_with_newline = True
+
+    def write(self, text: str) -> None:
+        if self.enabled and not self.closed and text:
+            self._ends_with_newline = text.endswith("\n")
+            self._put(text)
+
+    def end(self) -> None:
+        if self.enabled and not self.closed and not self._ends_with_newline:
+            self._put("\n")
+
+    def _put(self, text: str) -> None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.closed = True
+            sys.stdout = open("/dev/null", "w")  # noqa: SIM115 (so that the exit does not flush to the pipe again)
+
+
+def report(config: Config, answer: dict[str, Any]) -> int:
+    """Print what is left to print; the exit code. Raises WorkerLostError if the request failed."""
+    out = Output(enabled=True)
+    if config.generation.json:
+        out.write(to_json(answer) + "\n")
+    elif not config.generation.stream:
+        out.write(answer["text"])
+        out.end()
+    if answer["finish_reason"] == "error":
+        raise WorkerLostError(answer["error"])
+    if not config.generation.json:
+        print("\n" + summary(answer), file=sys.stderr)
+    return 0

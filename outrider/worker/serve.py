@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from outrider.config.convert import engine_options
+from outrider.engine.factory import create_engine
+from outrider.errors import ModelFileError
 from outrider.wire.messages import Ready
+from outrider.wire.transport import open_link
+from outrider.worker.loop import work
 
 if TYPE_CHECKING:
-    from outrider.config.schema import Config
+    from outrider.config import Config, Worker
+    from outrider.engine.base import Engine
+    from outrider.worker.slots import SlotWorker
 
 log = logging.getLogger("outrider.worker")
 
 
-def serve(role: Literal["target", "draft"], config: Config) -> int:
-    """Connect, load, work. The exit code."""
-    from outrider.wire.transport import connect_worker
-
+def serve(role: Literal["target", "draft"], config: Config, make_worker: Callable[[Engine], SlotWorker[Any]]) -> int:
+    """Connect, load, work; the exit code. Raises OutriderError for what a user must mend."""
     settings = config.target if role == "target" else config.draft
-    with connect_worker(role, settings.name, config.coordinator) as link:
-        incarnation = wait_for_welcome(link)
-        engine = load_engine(config, role)
+    with open_link(role, settings.name, config.coordinator) as link:
+        incarnation = link.welcome()
+        engine = load(settings, config.coordinator.n_seq)
         try:
-            worker = make_worker(role, engine)
             link.send(Ready(incarnation, engine.facts))
-            work(link, worker, incarnation)
+            work(link, make_worker(engine), incarnation)
         finally:
             engine.close()
     return 0
+
+
+def load(settings: Worker, n_seq: int) -> Engine:
+    """The engine with its model; the file's hash is checked first where the configuration pins it."""
+    if settings.sha256:
+        check_sha256(Path(settings.model), settings.sha256)
+    engine = create_engine(settings.engine, settings.model, engine_options(settings, n_seq))
+    log.info("loaded %s with the engine %s", settings.model, engine.facts.engine)
+    return engine
+
+
+def check_sha256(path: Path, expected: str) -> None:
+    """Raise ModelFileError unless the file has this SHA-256."""
+    try:
+        with path.open("rb") as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelFileError(f"{path}: {error.strerror}") from None
+    if actual != expected:
+        raise ModelFileError(f"{path}: its SHA-256 is {actual}, the configuration pins {expected}; fetch the file again")

@@ -1,0 +1,131 @@
+"""From a configuration to a running coordinator with its workers, and back to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from coordinator.launcher import Launcher, WorkerRole
+from coordinator.schedule import Lockstep, Schedule, SpeculationSettings
+from coordinator.service import Limits, Service
+from coordinator.session import Request
+from coordinator.signals import Signals
+from outrider.config import Config, has_draft_worker, to_json, why_off
+from outrider.errors import OutriderError, WorkerLostError
+from outrider.wire.transport import RouterTransport, open_router
+
+#: Workers that were told to end have this long before they are made to.
+STOP_TIMEOUT_S = 2.0
+
+
+class Interrupted(OutriderError):
+    """A signal ended us; nothing went wrong."""
+
+    def __init__(self, signals: Signals) -> None:
+        super().__init__("interrupted")
+        self.exit_code = signals.exit_code
+
+
+def worker_names(config: Config) -> dict[str, WorkerRole]:
+    """The workers that may connect, and their roles."""
+    names: dict[str, WorkerRole] = {config.target.name: "target"}
+    if needs_draft(config):
+        names[config.draft.name] = "draft"
+    return names
+
+
+def needs_draft(config: Config) -> bool:
+    """Is there a draft worker, and something for it to do?"""
+    return has_draft_worker(config) and "draft-simple" in config.speculative.types
+
+
+def make_launcher(config: Config, endpoint: str) -> Launcher:
+    """For those workers that run on this host. Each gets the whole configuration and the coordinator's real address."""
+    located = msgspec.structs.replace(config, coordinator=msgspec.structs.replace(config.coordinator, address=endpoint))
+    line = to_json(located)
+    sections = {config.target.name: config.target, config.draft.name: config.draft}
+    return Launcher(
+        {
+            name: (role, sections[name].model, line)
+            for name, role in worker_names(config).items()
+            if sections[name].launch
+        },
+        own_stderr=config.log.verbose,
+        limit=config.coordinator.max_restarts,
+        window_s=config.coordinator.restart_window_s,
+    )
+
+
+def make_schedule(config: Config) -> Schedule:
+    return {"lockstep": Lockstep}[config.speculative.schedule]()
+
+
+def make_request(config: Config, prompt: list[int]) -> Request:
+    """The request that a configuration describes, for these prompt tokens."""
+    spec, generation = config.speculative, config.generation
+    settings = SpeculationSettings(
+        types=tuple(spec.types),
+        off_reason=why_off(config),
+        n_max=spec.draft_n_max,
+        n_min=spec.draft_n_min,
+        p_min=spec.draft_p_min,
+    )
+    return Request(
+        session=0,
+        prompt=prompt,
+        sampling=config.sampling.params(),
+        n_predict=generation.n_predict,
+        stops=tuple(generation.stop),
+        speculation=settings,
+        row_hashes=generation.row_hashes,
+    )
+
+
+@contextmanager
+def running(
+    config: Config, signals: Signals, *, keep_target: bool = False
+) -> Iterator[tuple[Service, RouterTransport]]:
+    """A service whose workers are ready. Whatever ends the block, no worker, socket or file is left.
+
+    Raises what keeps a worker from getting ready, and Interrupted on a signal before that.
+    """
+    with open_router(config.coordinator) as transport:
+        coordinator = config.coordinator
+        service = Service(
+            transport,
+            worker_names(config),
+            make_schedule(config),
+            limits=Limits(heartbeat_s=coordinator.heartbeat_s, lost_after_s=coordinator.lost_after_s),
+            launcher=make_launcher(config, transport.endpoint),
+            keep_target=keep_target,
+        )
+        reason = "the coordinator ends"
+        try:
+            service.start_workers()
+            wait_until_ready(service, config, signals)
+            yield service, transport
+        finally:
+            service.shutdown(reason, STOP_TIMEOUT_S)
+
+
+def wait_until_ready(service: Service, config: Config, signals: Signals) -> None:
+    """Turn until every configured worker is ready. Raises the error of the first that cannot be."""
+    deadline = service.clock() + config.coordinator.start_timeout_s
+    while True:
+        waiting = [name for name, role in worker_names(config).items() if service.connections.of_role(role) is None]
+        for error in (service.fatal, *service.refused.values()):
+            if error is not None:
+                raise error
+        if not waiting:
+            return
+        if signals.received:
+            raise Interrupted(signals)
+        left = deadline - service.clock()
+        if left <= 0:
+            raise WorkerLostError(
+                f"{' and '.join(waiting)}: not ready after coordinator.start_timeout_s ="
+                f" {config.coordinator.start_timeout_s:g} s; look at its log, or raise the limit"
+            )
+        service.turn(left, [signals.fd])

@@ -1,0 +1,3 @@
+"""`outrider run --connect`: give one prompt to a coordinator that runs already."""
+
+from __future__ import annotations
