@@ -129,6 +129,12 @@ def schema_keys(section: type[msgspec.Struct] = Config, prefix: str = "") -> Ite
             yield f"{prefix}{name}"
 
 
+_MIN_HITS = {
+    "simple": "not read, as in llama.cpp",
+    "map-k": "not read, as in llama.cpp",
+    "map-k4v": "lookups of a key before it drafts",
+}
+
 OPTIONS: tuple[Option, ...] = (
     _row("target.model", "-m --model", "target model: a GGUF file, or package:NAME/FILE", "FILE", path=True),
     _row("target.name", "", "name of the target worker"),
@@ -199,7 +205,7 @@ OPTIONS: tuple[Option, ...] = (
     _row(
         "speculative.types",
         "--spec-type",
-        "types of speculation, comma list; default: draft-simple with a draft model, else none",
+        "types of speculation, as a comma list",
         "LIST",
         form=forms.spec_types,
         adds=True,
@@ -230,28 +236,28 @@ OPTIONS: tuple[Option, ...] = (
         for kind in ("simple", "map-k", "map-k4v")
         for table in (f"speculative.ngram_{kind.replace('-', '_')}",)
         for row in (
-            _row(f"{table}.size_n", f"--spec-ngram-{kind}-size-n", f"ngram-{kind}: tokens that must match"),
-            _row(f"{table}.size_m", f"--spec-ngram-{kind}-size-m", f"ngram-{kind}: most tokens of a draft"),
-            _row(f"{table}.min_hits", f"--spec-ngram-{kind}-min-hits", f"ngram-{kind}: lookups before a key drafts"),
+            _row(f"{table}.size_n", f"--spec-ngram-{kind}-size-n", "tokens that must match"),
+            _row(f"{table}.size_m", f"--spec-ngram-{kind}-size-m", "most tokens of a draft"),
+            _row(f"{table}.min_hits", f"--spec-ngram-{kind}-min-hits", _MIN_HITS[kind]),
         )
     ),
-    _row("speculative.ngram_mod.n_match", "--spec-ngram-mod-n-match", "ngram-mod: tokens that must match"),
-    _row("speculative.ngram_mod.n_min", "--spec-ngram-mod-n-min", "ngram-mod: a draft of fewer tokens is dropped"),
-    _row("speculative.ngram_mod.n_max", "--spec-ngram-mod-n-max", "ngram-mod: most tokens of a draft"),
-    _row("speculative.ngram_mod.pool", "--spec-ngram-mod-pool", "ngram-mod: one pool per session, or one for all"),
-    _row("speculative.ngram_suffix.n_min", "--spec-ngram-suffix-n-min", "ngram-suffix: tokens that must match"),
-    _row("speculative.ngram_suffix.n_max", "--spec-ngram-suffix-n-max", "ngram-suffix: most tokens of a draft"),
+    _row("speculative.ngram_mod.n_match", "--spec-ngram-mod-n-match", "tokens that must match"),
+    _row("speculative.ngram_mod.n_min", "--spec-ngram-mod-n-min", "a draft of fewer tokens is dropped"),
+    _row("speculative.ngram_mod.n_max", "--spec-ngram-mod-n-max", "most tokens of a draft"),
+    _row("speculative.ngram_mod.pool", "--spec-ngram-mod-pool", "one table of n-grams per session, or one for all"),
+    _row("speculative.ngram_suffix.n_min", "--spec-ngram-suffix-n-min", "tokens that must match"),
+    _row("speculative.ngram_suffix.n_max", "--spec-ngram-suffix-n-max", "most tokens of a draft"),
     _row(
         "speculative.ngram_cache.static",
         "-lcs --lookup-cache-static",
-        "ngram-cache: static lookup file, only read",
+        "static lookup file, only read",
         "FILE",
         path=True,
     ),
     _row(
         "speculative.ngram_cache.dynamic",
         "-lcd --lookup-cache-dynamic",
-        "ngram-cache: dynamic lookup file",
+        "dynamic lookup file",
         "FILE",
         path=True,
     ),
@@ -289,7 +295,7 @@ OPTIONS: tuple[Option, ...] = (
         adds=True,
     ),
     _row("generation.json", "--json", "print one JSON object with text, tokens, timings and speculation"),
-    _row("generation.stream", "--stream", "print the text as it comes"),
+    _row("generation.stream", "--stream", "print the text as it comes, not at its end"),
     _row("generation.row_hashes", "--row-hashes", "report a hash of the logits behind every token"),
     _row("coordinator.listen", "--listen", "ipc (a private socket), ipc:///PATH or tcp://HOST:PORT", "ADDRESS"),
     _row("coordinator.address", "--address", "where workers reach the coordinator, if not at listen", "ADDRESS"),

@@ -54,14 +54,16 @@ def _one_line(text: str) -> str:
 
 
 def default_text(option: Option) -> str:
-    """The default in words, for help and docs."""
+    """The default in words, for help and docs; nothing where nothing is set."""
     if option.key == "speculative.types":
         return "draft-simple with a draft model, else none"
     if option.follows:
         return f"that of {option.follows}"
     if option.default in (None, "", []):
         return ""
-    return to_toml(option.default)
+    if option.key.endswith("n_gpu_layers"):
+        return "auto"
+    return option.default if isinstance(option.default, str) else to_toml(option.default)
 
 
 def reference() -> str:

@@ -49,6 +49,21 @@ def has_draft_worker(config: Config) -> bool:
     return bool(config.draft.model) or not config.draft.launch
 
 
+def require_target(config: Config) -> None:
+    """Raise ConfigError unless there is a target worker to start or to wait for."""
+    if not config.target.model and config.target.launch:
+        raise ConfigError("a target model is needed: -m FILE.gguf (target.model)")
+
+
+def require_request(config: Config) -> None:
+    """Raise ConfigError unless there is a prompt, and a target or a coordinator to send it to."""
+    generation = config.generation
+    if generation.prompt is None and generation.prompt_tokens is None and not generation.file:
+        raise ConfigError("a prompt is needed: -p TEXT, -f FILE or --prompt-tokens 1,2,3")
+    if not config.client.connect:
+        require_target(config)
+
+
 def why_off(config: Config) -> str | None:
     """The reason for which nothing will be drafted, or None where something will."""
     spec = config.speculative
@@ -184,8 +199,21 @@ def _names_differ(merged: Merged) -> Iterator[str]:
     yield from ()
 
 
+def _reachable(merged: Merged) -> Iterator[str]:
+    """A worker of another host cannot find a socket that is made, under a new name, at every start."""
+    config = merged.config
+    for role, worker in _workers(config):
+        if not worker.launch and config.coordinator.listen == "ipc":
+            raise ConfigError(
+                f"{role}.launch is false: give coordinator.listen an address, tcp://HOST:PORT or ipc:///PATH"
+            )
+    yield from ()
+
+
 def _connecting(merged: Merged) -> Iterator[str]:
     """With --connect the models and workers are those of the running coordinator."""
+    if merged.config.client.connect.startswith("tcp://") and not merged.config.coordinator.keys:
+        raise ConfigError("--connect to tcp needs coordinator.keys, the folder with this client's key")
     for key, origin in merged.origins.items():
         if key.partition(".")[0] in ("target", "draft") and origin.level == "command line":
             raise ConfigError(f"{origin.name} excludes --connect: the running coordinator has its own models")
@@ -228,6 +256,7 @@ RULES: tuple[Rule, ...] = (
     _one_prompt,
     _listening,
     _names_differ,
+    _reachable,
     _engine_reads,
     _threads_fit,
 )

@@ -60,13 +60,14 @@ def _why_unknown(key: str) -> str:
         return f"{key} is refused: {REFUSED_KEYS[key]}"
     if key in TABLES:
         return f"{key} must be a table"
-    return f"unknown key {key}" + (nearest(key, {*BY_KEY, *TABLES}) or _same_name(key))
+    return f"unknown key {key}" + (_elsewhere(key) or nearest(key, {*BY_KEY, *TABLES}))
 
 
-def _same_name(key: str) -> str:
-    """A key of the same last name in another table."""
-    name = key.rpartition(".")[2]
-    return nearest(name, {known.rpartition(".")[2] for known in BY_KEY})
+def _elsewhere(key: str) -> str:
+    """Keys of the same last name in other tables."""
+    name = "." + key.rpartition(".")[2]
+    others = [known for known in BY_KEY if known.endswith(name)]
+    return f": did you mean {' or '.join(others)}?" if others else ""
 
 
 def from_environment(environ: Mapping[str, str]) -> list[Setting]:
