@@ -1,0 +1,76 @@
+"""Metadata on which llama.cpp aborts the process instead of refusing the file, refused here.
+
+From `load_hparams` of its loader; the limits are those of its fixed arrays.
+"""
+
+from __future__ import annotations
+
+import re
+
+from outrider.engine.gguf_header import Header, fail
+
+MAX_LAYERS = 512
+MAX_EXPERTS = 1024
+
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+_ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
+
+
+def check_metadata(header: Header) -> None:
+    """Raise ModelFileError for the first value that would abort."""
+    architecture = header.metadata.get("general.architecture")
+    if not isinstance(architecture, str) or not architecture:
+        fail(header.path, "general.architecture is missing or no text", "convert the model again")
+    _check_layers(header, architecture)
+    _check_experts(header, architecture)
+    scaling = header.metadata.get(f"{architecture}.rope.scaling.type", "linear")
+    if scaling not in _ROPE_SCALINGS:
+        known = ", ".join(_ROPE_SCALINGS)
+        fail(header.path, f"{architecture}.rope.scaling.type is {scaling!r}, not one of {known}", "convert it again")
+
+
+def _number(header: Header, key: str, default: int) -> int:
+    """The largest value of a key that is a whole number, or one per layer."""
+    value = header.metadata.get(key, default)
+    values = value if isinstance(value, list) else [value]
+    numbers = [item for item in values if isinstance(item, int)]
+    if not numbers or len(numbers) != len(values):
+        fail(header.path, f"{key} is {value!r}, not a whole number", "convert the model again")
+    return max(numbers)
+
+
+def _check(header: Header, key: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        fail(header.path, f"{key} is {value}, not in {low}..{high}")
+
+
+def _check_layers(header: Header, architecture: str) -> None:
+    key = f"{architecture}.block_count"
+    if key not in header.metadata:
+        return  # llama.cpp says so itself
+    n_layers = _number(header, key, 0)
+    _check(header, key, n_layers, 1, MAX_LAYERS)
+    numbers = {int(found[1]) for name in header.tensors if (found := _BLOCK.match(name))}
+    if numbers and max(numbers) >= n_layers:
+        fail(header.path, f"{key} is {n_layers}, but there are tensors of block {max(numbers)}")
+    if numbers and "split.count" not in header.metadata and len(numbers) < n_layers:
+        missing = next(number for number in range(n_layers) if number not in numbers)
+        fail(header.path, f"{key} is {n_layers}, but there is no tensor of block {missing}")
+    key = f"{architecture}.nextn_predict_layers"
+    _check(header, key, _number(header, key, 0), 0, n_layers)
+
+
+def _check_experts(header: Header, architecture: str) -> None:
+    key = f"{architecture}.expert_count"
+    n_experts = _number(header, key, 0)
+    _check(header, key, n_experts, 0, MAX_EXPERTS)
+    used = f"{architecture}.expert_used_count"
+    _check(header, used, _number(header, used, 0), min(n_experts, 1), n_experts)
+    groups = f"{architecture}.expert_group_count"
+    n_groups = _number(header, groups, 0)
+    _check(header, groups, n_groups, 0, max(n_experts - 1, 0))
+    if n_groups > 1:
+        if n_experts % n_groups:
+            fail(header.path, f"{key} is {n_experts}, no multiple of {groups}, which is {n_groups}")
+        used = f"{architecture}.expert_group_used_count"
+        _check(header, used, _number(header, used, 0), 1, n_groups - 1)
