@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from time import perf_counter_ns
 
 import msgspec
 
@@ -12,9 +13,13 @@ from coordinator.schedule import Lockstep, Schedule, SpeculationSettings
 from coordinator.service import Limits, Service
 from coordinator.session import Request
 from coordinator.signals import Signals
+from outrider.config.convert import speculator_params
 from outrider.config import Config, has_draft_worker, to_json, why_off
+from outrider.connect import open_router
 from outrider.errors import OutriderError, WorkerLostError
-from outrider.wire.transport import RouterTransport, open_router
+from outrider.speculators.chain import Chain
+from outrider.speculators.factory import Shared, load_shared, make_chain
+from outrider.wire.transport import RouterTransport
 
 #: Workers that were told to end have this long before they are made to.
 STOP_TIMEOUT_S = 2.0
@@ -83,6 +88,21 @@ def make_request(config: Config, prompt: list[int]) -> Request:
     )
 
 
+def load_tables(config: Config) -> Shared:
+    """What the sessions of this process share: lookup files, and the pool of ngram-mod if it is to be shared."""
+    return load_shared(config.speculative.types, speculator_params(config.speculative))
+
+
+def make_session_chain(config: Config, shared: Shared) -> Chain:
+    """Speculators for one session: nothing of an earlier one is in them."""
+    spec = config.speculative
+    return make_chain(spec.types, speculator_params(spec), shared=shared, model_outside=True, clock=_now_us)
+
+
+def _now_us() -> int:
+    return perf_counter_ns() // 1000
+
+
 @contextmanager
 def running(
     config: Config, signals: Signals, *, keep_target: bool = False
@@ -91,7 +111,7 @@ def running(
 
     Raises what keeps a worker from getting ready, and Interrupted on a signal before that.
     """
-    with open_router(config.coordinator) as transport:
+    with closing(open_router(config.coordinator)) as transport:
         coordinator = config.coordinator
         service = Service(
             transport,

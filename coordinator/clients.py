@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.assemble import make_request
+from coordinator.assemble import load_tables, make_request, make_session_chain
 from coordinator.result import to_json
 from coordinator.service import Service
 from coordinator.workers import Connection
@@ -36,6 +36,7 @@ class Clients:
 
     def __init__(self, service: Service, config: Config) -> None:
         self._service, self._config = service, config
+        self._shared = load_tables(config)
         self._running: list[Job] = []
         self._queue: deque[Job] = deque()
 
@@ -95,6 +96,7 @@ class Clients:
         try:
             job.session = self._service.submit(
                 make_request(job.config, job.tokens),
+                make_session_chain(job.config, self._shared),
                 lambda text: self._reply(job, Chunk(job.client.incarnation, job.number, text)),
                 lambda answer: self._done(job, answer),
             )

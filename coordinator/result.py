@@ -71,6 +71,7 @@ def speculation(session: Session) -> dict[str, Any]:
         "n_max": settings.n_max,
         "n_min": settings.n_min,
         "p_min": settings.p_min,
+        "per_type": {member.type: member.counters.stats().summary() for member in session.chain.members},
     }
 
 

@@ -23,7 +23,8 @@ from coordinator.schedule import Schedule
 from coordinator.session import Emit, Finished, Request, Send, Session
 from coordinator.vocab_check import VocabCheck
 from coordinator.workers import Connection, Connections, refusal
-from outrider.errors import OutriderError, ProtocolError, RequestError, VocabMismatchError, WorkerLostError
+from outrider.errors import OutriderError, RequestError, SendError, VocabMismatchError, WorkerLostError
+from outrider.speculators.chain import Chain
 from outrider.types import ChatMessage
 from outrider.wire.base import Router
 from outrider.wire.messages import (
@@ -142,7 +143,11 @@ class Service:
         self.send(target, Tokenize(target.incarnation, number, text, list(messages), True, True))
 
     def submit(
-        self, request: Request, on_text: Callable[[str], None], on_done: Callable[[dict[str, Any]], None]
+        self,
+        request: Request,
+        chain: Chain,
+        on_text: Callable[[str], None],
+        on_done: Callable[[dict[str, Any]], None],
     ) -> int:
         """Start a session; its number. `on_done` gets the object of `--json`.
 
@@ -154,7 +159,7 @@ class Service:
             raise WorkerLostError("target worker: not connected")
         check_prompt(request.prompt, target.facts.n_vocab, target.facts.n_ctx)
         number = next(self._numbers)
-        session = Session(replace(request, session=number), self.schedule)
+        session = Session(replace(request, session=number), self.schedule, chain)
         live = Live(session, on_text, on_done)
         self.live[number] = live
         for connection in (target, self.draft):
@@ -322,7 +327,7 @@ class Service:
     def _reply(self, peer: bytes, message: Message) -> None:
         try:
             self.transport.send(peer, message)
-        except ProtocolError as error:
+        except SendError as error:
             log.debug("not sent: %s", error)
 
     # --- time and death ------------------------------------------------------------------------------------------

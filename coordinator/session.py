@@ -18,9 +18,14 @@ from typing import Literal
 
 from coordinator.schedule import RoundPlan, Schedule, SpeculationSettings
 from coordinator.text import TextStream
+from outrider.decoding.limits import draft_budget
 from outrider.history import History
+from outrider.speculators.base import DraftParams
+from outrider.speculators.chain import Chain, Member
+from outrider.speculators.token_array import TokenArray
 from outrider.types import ModelFacts, SamplingParams
 from outrider.wire.messages import (
+    MAX_DRAFT,
     Accept,
     Begin,
     DraftRequest,
@@ -36,6 +41,7 @@ from outrider.wire.messages import (
 )
 
 Role = Literal["target", "draft"]
+MODEL = "draft-simple"
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 #: Failures in a row after which a draft is left alone, and a target gives the request up.
@@ -131,9 +137,12 @@ class Counts:
 class Session:
     """See the module's docstring. Times are seconds of the caller's clock; they are only kept, never asked for."""
 
-    def __init__(self, request: Request, schedule: Schedule) -> None:
+    def __init__(self, request: Request, schedule: Schedule, chain: Chain | None = None) -> None:
         self.request = request
         self.schedule = schedule
+        #: Speculators of this session alone; the draft worker is a member that drafts elsewhere.
+        self.chain = chain if chain is not None else Chain([Member(t, 0, None) for t in request.speculation.types])
+        self._searched = TokenArray(request.prompt[:-1])  # committed text without the pending token
         self.history = History(request.prompt)
         self.text = TextStream(request.stops)
         self.counts = Counts()
@@ -162,6 +171,8 @@ class Session:
     @property
     def speculates(self) -> bool:
         """Could the next round have a draft, as far as this session knows?"""
+        if any(member.speculator is not None for member in self.chain.members):
+            return True
         if not self.schedule.uses_draft(self.request.speculation):
             return False
         return self._draft_off is None and "draft" in self._peers
@@ -174,6 +185,7 @@ class Session:
     def start(self, now: float) -> list[Command]:
         """The first round; both workers read the prompt at the same time."""
         self.started_at = now
+        self.chain.begin(0, self._searched)
         commands = self._start_round(now)
         if self.phase is Phase.DRAFTING:
             commands += [*self._begin("target"), self._with_prefix("target", Process)]
@@ -269,11 +281,28 @@ class Session:
         if len(self.history) >= self._peers["target"].facts.n_ctx:
             return self._finish("length", now)
         self.round += 1
-        self._draft = []
+        self._draft = self._look_up()
+        if self._draft:
+            return self._verify() + self._keep_draft_worker_near()
         plan = self._plan()
         if plan.n_max > 0:
             return self._ask_draft(plan.n_max)
         return self._verify()
+
+    def _look_up(self) -> list[int]:
+        """The draft of the first speculator without a model that has one."""
+        budget = min(self._room(), MAX_DRAFT)
+        if budget <= 0:
+            return []
+        wish = DraftParams(0, self.history.tokens[-1], len(self.history) - 1, self._searched, budget)
+        self.chain.draft([wish])
+        return wish.result
+
+    def _keep_draft_worker_near(self) -> list[Command]:
+        """While the target verifies another's draft, the draft worker reads what was committed meanwhile."""
+        if not self.schedule.uses_draft(self.request.speculation) or self._draft_obstacle() is not None:
+            return []
+        return [*self._begin("draft"), self._with_prefix("draft", Process)]
 
     def _plan(self) -> RoundPlan:
         settings = self.request.speculation
@@ -288,12 +317,12 @@ class Session:
 
     def _draft_budget(self) -> int:
         """The most tokens that a draft may have now: the contexts and the rest of the request bound it."""
-        n_past = len(self.history) - 1
-        room = self._peers["target"].facts.n_ctx - n_past - 2
-        room = min(room, self._peers["draft"].facts.n_ctx - n_past)
-        if self.request.n_predict >= 0:
-            room = min(room, self.request.n_predict - len(self.generated) - 1)
-        return max(room, 0)
+        return max(min(self._room(), self._peers["draft"].facts.n_ctx - len(self.history) + 1), 0)
+
+    def _room(self) -> int:
+        """The most tokens that any draft may have now, by the target's context and the rest of the request."""
+        n_ctx, n_generated = self._peers["target"].facts.n_ctx, len(self.generated)
+        return draft_budget(n_ctx, len(self.history) - 1, self.request.n_predict, n_generated)
 
     def _draft_obstacle(self) -> str | None:
         """Why no draft can be asked for now."""
@@ -326,6 +355,7 @@ class Session:
         tokens = draft.tokens[: self._waiting.n_max]
         n_known = next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens))
         self._draft = tokens[:n_known]
+        self.chain.drafted_outside(0, MODEL, n_known, draft.decode_us)
         return self._verify()
 
     def _verify(self) -> list[Command]:
@@ -349,7 +379,10 @@ class Session:
             self.n_first = len(verdict.tokens)
             self.counts.n_cached = verdict.n_reused
         n_committed, released, reason = self._commit(verdict)
+        self._searched.extend(self.history.tokens[len(self._searched) : -1])
         n_accepted = min(verdict.accepted, n_committed)
+        if self._draft:
+            self.chain.accept(0, n_accepted)
         self.counts.add_round(len(self._draft), n_accepted)
         self.row_hashes += verdict.row_hashes[:n_committed]
         commands: list[Command] = [Emit(released, tuple(verdict.tokens[:n_committed]))]
@@ -372,13 +405,14 @@ class Session:
 
     def _tell_draft(self, n_accepted: int) -> list[Command]:
         """Accept, and after a mismatch the rollback to the target's own token."""
-        if not self._draft or "draft" not in self._peers:
+        if not self._draft or "draft" not in self._peers or not self._peers["draft"].begun:
             return []
         commands: list[Command] = []
         if n_accepted < len(self._draft):
             self.epoch += 1
             commands.append(self._with_prefix("draft", Rollback))
-        commands.append(Send("draft", Accept(*self._stamp("draft"), n_accepted, by_other=False)))
+        by_other = self.chain.last_type(0) != MODEL
+        commands.append(Send("draft", Accept(*self._stamp("draft"), n_accepted, by_other)))
         return commands
 
     # --- what goes wrong -----------------------------------------------------------------------------------------

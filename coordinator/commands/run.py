@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coordinator.assemble import Interrupted, make_request, running
+from coordinator.assemble import Interrupted, load_tables, make_request, make_session_chain, running
 from coordinator.commands.client import execute as execute_remote
 from coordinator.result import summary, to_json
 from coordinator.service import Service
@@ -75,7 +75,9 @@ def generate(service: Service, config: Config, tokens: list[int], signals: Signa
     """Run the request to its end, streaming. Raises Interrupted after a signal, once the session is cancelled."""
     waiting = Waiting()
     out = Output(enabled=config.generation.stream and not config.generation.json)
-    number = service.submit(make_request(config, tokens), out.write, lambda answer: setattr(waiting, "answer", answer))
+    chain = make_session_chain(config, load_tables(config))
+    done = lambda answer: setattr(waiting, "answer", answer)  # noqa: E731
+    number = service.submit(make_request(config, tokens), chain, out.write, done)
     while waiting.answer is None:
         turn(service, signals)
         if signals.received or out.closed:

@@ -5,31 +5,31 @@ from __future__ import annotations
 import logging
 from typing import Any, Protocol
 
-from outrider.wire.messages import Failure, Heartbeat, Message, Ready, Shutdown, Welcome
+from outrider.connect import check_admitted
+from outrider.wire.messages import Failure, Message, Ready, Shutdown, Welcome
 from outrider.worker.slots import SlotWorker
 
 log = logging.getLogger("outrider.worker")
 
 
 class Link(Protocol):
-    """What the loop needs of the network thread (`outrider/wire/transport`)."""
+    """What the loop needs of the network thread (`outrider/wire/link.py`)."""
 
-    def receive(self, *, wait: bool) -> list[Message]:
-        """All messages that have come; with `wait`, at least one."""
+    def receive(self, timeout_s: float | None = 0.0) -> list[Message]:
+        """All messages that have come; if none, wait for one (None: for ever)."""
         ...
 
     def send(self, message: Message) -> None: ...
 
-    def report(self, progress: int, n_waiting: int) -> None:
-        """What the next heartbeats say of the work."""
+    def report(self, n_waiting: int) -> None:
+        """Something was done; so many requests are not yet answered."""
         ...
 
 
 def work(link: Link, worker: SlotWorker[Any], incarnation: int) -> None:
     """Serve until Shutdown. `incarnation` is that of the connection on which the worker reported Ready."""
-    progress = 0
     while True:
-        for message in link.receive(wait=not worker.has_work()):
+        for message in link.receive(0.0 if worker.has_work() else None):
             match message:
                 case Shutdown():
                     log.info("told to end: %s", message.reason)
@@ -38,16 +38,15 @@ def work(link: Link, worker: SlotWorker[Any], incarnation: int) -> None:
                     incarnation = message.incarnation
                     worker.reset()
                     link.send(Ready(incarnation, worker.engine.facts))
-                case Failure() | Heartbeat():
-                    pass
+                case Failure():
+                    check_admitted(message)
                 case _ if getattr(message, "incarnation", incarnation) != incarnation:
                     log.debug("dropped a %s of an earlier connection", type(message).__name__)
                 case _:
                     for reply in worker.handle(message):
                         link.send(reply)
-            progress += 1
+            link.report(worker.n_waiting())
         if worker.has_work():
             for reply in worker.step():
                 link.send(reply)
-            progress += 1
-        link.report(progress, worker.n_waiting())
+            link.report(worker.n_waiting())

@@ -12,13 +12,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from outrider.errors import ConfigError, OutriderError
 
 if TYPE_CHECKING:
-    from outrider.config.schema import Config
+    from outrider.config import Config
+    from outrider.engine.base import Engine
+    from outrider.worker.slots import SlotWorker
 
 Role = Literal["target", "draft"]
 
@@ -29,10 +31,10 @@ _PR_SET_PDEATHSIG = 1
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 
-def main(role: Role, argv: Sequence[str] | None = None) -> int:
+def main(role: Role, make_worker: Callable[[Engine], SlotWorker[Any]]) -> int:
     """Run one worker; the exit code. Errors of a user are one line on standard error."""
     try:
-        return _main(role, sys.argv[1:] if argv is None else argv)
+        return _main(role, make_worker, sys.argv[1:])
     except OutriderError as error:
         print(f"{ERROR_PREFIX}{' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -40,20 +42,19 @@ def main(role: Role, argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _main(role: Role, argv: Sequence[str]) -> int:
+def _main(role: Role, make_worker: Callable[[Engine], SlotWorker[Any]], argv: Sequence[str]) -> int:
     from outrider.config import load_worker_config
 
     config, launched = load_worker_config(argv, prog=f"python -m {role}_worker")
     worker = config.target if role == "target" else config.draft
+    signal.signal(signal.SIGTERM, _end)
     if launched:
         _die_with_parent()
-    else:
-        signal.signal(signal.SIGTERM, _end)
     _set_up_log(config)
     pin(worker.cpus, worker.threads)
     from outrider.worker.serve import serve
 
-    return serve(role, config)
+    return serve(role, config, make_worker)
 
 
 def _set_up_log(config: Config) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from outrider.config.convert import engine_options
+from outrider.connect import open_link, welcome, worker_address
 from outrider.engine.factory import create_engine
 from outrider.errors import ModelFileError
 from outrider.wire.messages import Ready
-from outrider.wire.transport import open_link
 from outrider.worker.loop import work
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ log = logging.getLogger("outrider.worker")
 def serve(role: Literal["target", "draft"], config: Config, make_worker: Callable[[Engine], SlotWorker[Any]]) -> int:
     """Connect, load, work; the exit code. Raises OutriderError for what a user must mend."""
     settings = config.target if role == "target" else config.draft
-    with open_link(role, settings.name, config.coordinator) as link:
-        incarnation = link.welcome()
+    with open_link(role, settings.name, worker_address(config), config.coordinator.keys) as link:
+        incarnation = welcome(link)
         engine = load(settings, config.coordinator.n_seq)
         try:
             link.send(Ready(incarnation, engine.facts))

@@ -14,6 +14,7 @@ from outrider.engine.base import Engine, common_prefix_len
 from outrider.engine.cached import CachedSequence
 from outrider.errors import EngineError, OutriderError, RequestError
 from outrider.history import History
+from outrider.types import VOCAB_BLOCK_FIRST, VOCAB_BLOCK_SIZE
 from outrider.wire.messages import (
     Accept,
     Begin,
@@ -26,10 +27,6 @@ from outrider.wire.messages import (
     VocabRequest,
 )
 from outrider.worker.replies import failure
-
-VOCAB_BLOCK_FIRST = 5
-VOCAB_BLOCK_SIZE = 1024
-
 
 class Slot:
     """One session in a worker."""
