@@ -1,0 +1,93 @@
+"""The socket of a worker or a client."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from outrider.errors import ConfigError, PeerFullError, PeerUnknownError, ProtocolError
+from outrider.wire.base import take_within
+from outrider.wire.codec import decode, encode
+from outrider.wire.limited_log import LimitedLog
+from outrider.wire.messages import Message
+from outrider.wire.transport.endpoint import connecting
+from outrider.wire.transport.keys import ClientKeys
+from outrider.wire.transport.options import HWM
+from outrider.wire.transport.owned import MAX_INVALID, OwnedSocket, has_message
+
+_FAILED = {
+    zmq.Event.HANDSHAKE_FAILED_AUTH: "it does not know our key (coordinator.allow, coordinator.keys)",
+    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "it speaks another protocol, or its key is another one (coordinator.keys)",
+    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "it cut the connection: is coordinator.key its public key?",
+}
+_EVENTS = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED | sum(_FAILED)
+
+
+class DealerTransport(OwnedSocket):
+    """DEALER, connecting again by itself as often as it takes. Keeps `wire.base.Dealer`.
+
+    The identity is random: a restarted process is another peer. Raises ConfigError for an address that it must not use.
+    """
+
+    def __init__(self, endpoint: str, keys: ClientKeys | None = None, *, hwm: int = HWM) -> None:
+        super().__init__(zmq.DEALER, connecting(endpoint, has_keys=keys is not None), hwm)
+        self.counts: Counter[str] = Counter()
+        self.identity = b"o" + os.urandom(15)  # a leading zero is libzmq's own
+        self.n_connects, self.connected = 0, False
+        self._log = LimitedLog()
+        self._socket.identity = self.identity
+        try:
+            if self._place.is_tcp and keys is not None:
+                self._socket.curve_publickey = keys.own.public
+                self._socket.curve_secretkey = keys.own.secret
+                self._socket.curve_serverkey = keys.server
+            monitor = self._socket.get_monitor_socket(_EVENTS)
+            self._serve(monitor, lambda: self._read_events(monitor))
+            self._socket.connect(self._place.url)
+        except zmq.ZMQError as error:
+            self.close()
+            raise ConfigError(f"coordinator.address = {endpoint!r}: {error.strerror}") from None
+
+    def recv(self, timeout_s: float = 0.0) -> Message | None:
+        self._claim()
+        return take_within(timeout_s, self._next_valid, self.poll)
+
+    def send(self, message: Message) -> None:
+        self.send_bytes(encode(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._claim()
+        try:
+            self._socket.send(data, zmq.NOBLOCK)
+        except zmq.Again:
+            # IMMEDIATE: there is no queue unless a connection stands.
+            error = PeerFullError if self.connected else PeerUnknownError
+            raise error(f"the coordinator at {self._place.url} does not take messages now") from None
+
+    def _next_valid(self) -> Message | None:
+        for _ in range(MAX_INVALID):
+            if not has_message(self._socket):
+                return None
+            frame, n_frames = self._recv_frame()
+            try:
+                if n_frames != 1:
+                    raise ProtocolError(f"a message is one frame, not {n_frames}")
+                return decode(frame.bytes)
+            except ProtocolError as error:
+                self.counts["malformed"] += 1
+                self._log.warn("malformed", f"the coordinator sent an invalid message: {error}")
+        return None
+
+    def _read_events(self, monitor: zmq.Socket[bytes]) -> None:
+        while has_message(monitor):
+            event = zmq.Event(recv_monitor_message(monitor)["event"])
+            if event == zmq.Event.HANDSHAKE_SUCCEEDED:
+                self.n_connects, self.connected = self.n_connects + 1, True
+            elif event == zmq.Event.DISCONNECTED:
+                self.connected = False
+            else:
+                self.counts["refused"] += 1
+                self._log.warn("handshake", f"no connection to {self._place.url}: {_FAILED[event]}; trying again")

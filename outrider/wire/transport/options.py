@@ -1,0 +1,58 @@
+"""Every option of every socket, set in one place, with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import zmq
+
+from outrider.wire.codec import MAX_MESSAGE_BYTES
+
+#: Messages queued per peer and direction. A round takes about six messages; this holds those of 80 sessions at once.
+HWM = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    name: str  # in `zmq`
+    value: int
+    why: str
+
+
+COMMON = (
+    Option("LINGER", 500, "closing waits at most so many ms for a peer that does not read; the default is for ever"),
+    Option("SNDTIMEO", 1000, "we never send blocking; should we, it ends"),
+    Option("RCVTIMEO", 1000, "we never receive blocking; should we, it ends"),
+    Option("MAXMSGSIZE", MAX_MESSAGE_BYTES, "a longer frame cuts the connection before it is read; default no limit"),
+    Option("HEARTBEAT_IVL", 500, "ms between pings: notices a stopped process or a dead link, also without traffic"),
+    Option("HEARTBEAT_TIMEOUT", 2000, "ms without an answer after which the connection is cut"),
+    Option("HEARTBEAT_TTL", 2000, "the same, asked of the other side"),
+    Option("HANDSHAKE_IVL", 5000, "ms for a handshake: half-open connections go away sooner than the default 30 s"),
+    Option("TCP_KEEPALIVE", 1, "the system's own check, should ours be starved"),
+    Option("TCP_KEEPALIVE_IDLE", 30, "seconds of silence before it; default 2 hours"),
+    Option("TCP_KEEPALIVE_INTVL", 10, "seconds between probes"),
+    Option("TCP_KEEPALIVE_CNT", 3, "probes"),
+)
+ROUTER = (
+    Option("ROUTER_MANDATORY", 1, "sending to an unknown or full peer is an error; the default drops in silence"),
+    Option("ROUTER_HANDOVER", 0, "a second peer with a taken identity does not get the first one's messages"),
+)
+DEALER = (
+    Option("RECONNECT_IVL", 50, "ms before the first attempt to connect again"),
+    Option("RECONNECT_IVL_MAX", 2000, "doubling up to so many ms; the default does not back off"),
+    Option("CONNECT_TIMEOUT", 3000, "ms for a connect to a host that does not answer; default minutes"),
+    Option("IMMEDIATE", 1, "no queue for a coordinator that is not there: nothing stale is delivered when it returns"),
+)
+
+
+def options_of(kind: int, hwm: int = HWM) -> tuple[Option, ...]:
+    """All options of a ROUTER or DEALER socket that queues at most `hwm` messages per peer and direction."""
+    why = "messages queued per peer; beyond that sending is an error (PeerFullError)"
+    marks = (Option("SNDHWM", hwm, why), Option("RCVHWM", hwm, "messages queued from a peer; then it must wait"))
+    return COMMON + marks + {zmq.ROUTER: ROUTER, zmq.DEALER: DEALER}[zmq.SocketType(kind)]
+
+
+def set_options(socket: zmq.Socket[bytes], hwm: int = HWM) -> None:
+    """Before bind or connect: most options hold for connections made after them."""
+    for option in options_of(socket.socket_type, hwm):
+        socket.setsockopt(getattr(zmq, option.name), option.value)
