@@ -18,7 +18,14 @@ def absolute(path: str, folder: Path) -> str:
         return path
     if path.startswith(_PACKAGE):
         return _in_package(path.removeprefix(_PACKAGE))
-    return str(folder.absolute() / Path(path).expanduser())
+    return str(_joined(folder.resolve(), Path(path).expanduser()))
+
+
+def _joined(folder: Path, path: Path) -> Path:
+    """`folder`, which has no symbolic links, with leading `..` of `path` taken off it: short names in messages."""
+    while path.parts[:1] == ("..",):
+        folder, path = folder.parent, Path(*path.parts[1:])
+    return folder / path
 
 
 def _in_package(path: str) -> str:

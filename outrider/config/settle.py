@@ -13,7 +13,7 @@ from ipaddress import ip_address
 import msgspec
 
 from outrider.config.convert import engine_options
-from outrider.config.merge import DEFAULT, Merged, Origin
+from outrider.config.merge import DEFAULT, LEVELS, Merged, Origin, get
 from outrider.config.options import BY_KEY
 from outrider.config.schema import Config, Worker
 from outrider.errors import ConfigError
@@ -24,15 +24,34 @@ from outrider.wire.messages import MAX_DRAFT
 _LLAMA_ONLY = ("n_gpu_layers", "devices", "cache_type_k", "cache_type_v", "flash_attn")
 _NOT_READ = {"numpy": _LLAMA_ONLY, "scripted": (*_LLAMA_ONLY, "threads")}
 
+_PROMPTS = ("generation.prompt", "generation.file", "generation.prompt_tokens")
+
 Rule = Callable[[Merged], Iterator[str]]
 
 
 def settle(merged: Merged) -> Merged:
     """The same with the types of speculation decided and every rule applied; `warnings` has grown by theirs."""
     remote = bool(merged.config.client.connect)
+    merged = _choose_prompt(merged)
     merged = merged if remote else _choose_types(_drop_followed(merged))
     warnings = [warning for rule in (CLIENT_RULES if remote else RULES) for warning in rule(merged)]
     return replace(merged, warnings=[*merged.warnings, *warnings])
+
+
+def _choose_prompt(merged: Merged) -> Merged:
+    """A prompt of a stronger source replaces those of weaker ones, whatever their kind. Raises ConfigError for two in
+    one source."""
+    given = {
+        key: LEVELS.index(merged.origins[key].level) for key in _PROMPTS if get(merged.config, key) not in (None, "")
+    }
+    strongest = [key for key in given if given[key] == max(given.values())]
+    if len(strongest) > 1:
+        raise ConfigError(f"one prompt at a time: {strongest[0]} and {strongest[1]} are both given")
+    generation, origins = merged.config.generation, dict(merged.origins)
+    for key in given.keys() - set(strongest):
+        generation = msgspec.structs.replace(generation, **{key.partition(".")[2]: BY_KEY[key].default})
+        origins[key] = DEFAULT
+    return replace(merged, config=msgspec.structs.replace(merged.config, generation=generation), origins=origins)
 
 
 def _drop_followed(merged: Merged) -> Merged:
@@ -56,10 +75,7 @@ def require_target(config: Config) -> None:
 
 
 def require_request(config: Config) -> None:
-    """Raise ConfigError unless there is a prompt, and a target or a coordinator to send it to."""
-    generation = config.generation
-    if generation.prompt is None and generation.prompt_tokens is None and not generation.file:
-        raise ConfigError("a prompt is needed: -p TEXT, -f FILE or --prompt-tokens 1,2,3")
+    """Raise ConfigError unless there is a target, or a coordinator that has one."""
     if not config.client.connect:
         require_target(config)
 
@@ -156,15 +172,8 @@ def _synthetic(merged: Merged) -> Iterator[str]:
     yield "SYNTHETIC ACCEPTANCE: drafts are accepted at random, the text is INVALID, only speeds mean something"
 
 
-def _one_prompt(merged: Merged) -> Iterator[str]:
+def _chat_needs_text(merged: Merged) -> Iterator[str]:
     generation = merged.config.generation
-    given = [
-        name
-        for name, value in (("prompt", generation.prompt), ("prompt_tokens", generation.prompt_tokens))
-        if value is not None
-    ] + (["file"] if generation.file else [])
-    if len(given) > 1:
-        raise ConfigError(f"one prompt at a time: generation.{given[0]} and generation.{given[1]} are both given")
     if generation.chat and generation.prompt_tokens is not None:
         raise ConfigError("--chat renders a text by a template: it excludes --prompt-tokens")
     yield from ()
@@ -253,7 +262,7 @@ RULES: tuple[Rule, ...] = (
     _ngram_limits,
     _settings_of_unused_types,
     _synthetic,
-    _one_prompt,
+    _chat_needs_text,
     _listening,
     _names_differ,
     _reachable,
@@ -262,4 +271,4 @@ RULES: tuple[Rule, ...] = (
 )
 
 #: A client has no models: what a request may ask of them is for the running coordinator to say.
-CLIENT_RULES: tuple[Rule, ...] = (_one_prompt, _connecting)
+CLIENT_RULES: tuple[Rule, ...] = (_chat_needs_text, _connecting)

@@ -300,6 +300,8 @@ def test_paths_of_a_file_count_from_it(tmp_path: Path) -> None:
     result = from_text(tmp_path, '[target]\nmodel = "models/t.gguf"\n[draft]\nmodel = "/abs/d.gguf"\n')
     assert result.config.target.model == str(tmp_path / "models/t.gguf")
     assert result.config.draft.model == "/abs/d.gguf"
+    above = from_text(tmp_path, '[target]\nmodel = "../t.gguf"\n')
+    assert above.config.target.model == str(tmp_path.parent / "t.gguf")
 
 
 def test_paths_that_are_none() -> None:

@@ -178,6 +178,14 @@ def test_a_draft_on_another_engine_does_not_follow_in_what_it_does_not_have() ->
     assert config.draft.threads == 2
 
 
+def test_a_prompt_of_a_stronger_source_replaces_the_others() -> None:
+    file, flag = setting("generation.prompt", "a", "file"), setting("generation.prompt_tokens", "1,2")
+    merged = settle(merge([setting("target.model", "t"), file, flag], lambda: 0))
+    assert merged.config.generation.prompt is None
+    assert merged.config.generation.prompt_tokens == [1, 2]
+    assert not merged.origins["generation.prompt"].explicit
+
+
 # --- clients ------------------------------------------------------------------------------------------------------
 
 
@@ -193,8 +201,6 @@ def test_a_client_has_no_models() -> None:
 
 
 def test_what_a_run_needs() -> None:
-    with pytest.raises(ConfigError, match="a prompt is needed"):
-        require_request(settled(TARGET).config)
     with pytest.raises(ConfigError, match="a target model is needed"):
         require_request(settled({"generation.prompt": ""}).config)
     with pytest.raises(ConfigError, match="a target model is needed"):
