@@ -16,7 +16,7 @@ def execute(path: str, *, as_json: bool) -> int:
     (facts,) = read_files([path])["files"]
     if "error" in facts:
         raise ModelFileError(facts["error"])
-    print(json.dumps(facts) if as_json else "\n".join(f"{name + ':':<14}{text}" for name, text in lines(facts)))
+    print(json.dumps(facts) if as_json else "\n".join(f"{name + ':':<15}{text}" for name, text in lines(facts)))
     return 0
 
 

@@ -30,7 +30,9 @@ def _ask(arguments: Sequence[str], subject: str, error: type[OutriderError], tim
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired:
-        raise error(f"{subject}: reading took more than {timeout_s:g} s and was ended; is the disk answering?") from None
+        raise error(
+            f"{subject}: reading took more than {timeout_s:g} s and was ended; is the disk answering?"
+        ) from None
     if done.returncode:
         raise error(f"{subject}: the process that read it {_how(done)}")
     answer: dict[str, Any] = json.loads(done.stdout)

@@ -162,6 +162,7 @@ def _owner(key: str) -> str | None:
 
 
 def _synthetic(merged: Merged) -> Iterator[str]:
+    yield from ()
     spec = merged.config.speculative
     if spec.synth_len is None and not spec.synth_rates:
         return
@@ -169,7 +170,8 @@ def _synthetic(merged: Merged) -> Iterator[str]:
         raise ConfigError("--spec-synth-len and --spec-synth-rates exclude one another: give one")
     if not spec.types:
         raise ConfigError("synthetic acceptance needs speculation: give -md or --spec-type")
-    yield "SYNTHETIC ACCEPTANCE: drafts are accepted at random, the text is INVALID, only speeds mean something"
+    # When the target worker can do it, this becomes a loud warning that the text is invalid.
+    raise ConfigError("synthetic acceptance (speculative.synth_len, synth_rates) cannot run yet: leave it out")
 
 
 def _chat_needs_text(merged: Merged) -> Iterator[str]:

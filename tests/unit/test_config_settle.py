@@ -166,8 +166,9 @@ def test_remote_addresses_where_they_are_meant() -> None:
     settled(PAIR, {**TCP, "coordinator.listen": "tcp://0.0.0.0:1", "coordinator.allow_remote": "true"})
 
 
-def test_synthetic_acceptance_is_loud_and_needs_drafts() -> None:
-    assert "INVALID" in warnings(PAIR, {"speculative.synth_len": "2"})
+def test_synthetic_acceptance_is_refused_and_not_ignored() -> None:
+    with pytest.raises(ConfigError, match="cannot run yet"):
+        settled(PAIR, {"speculative.synth_len": "2"})
     with pytest.raises(ConfigError, match="needs speculation"):
         settled(TARGET, {"speculative.synth_len": "2"})
 
