@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,16 +80,35 @@ def _aligned(buffer: Floats, shape: tuple[int, ...]) -> Floats:
     return buffer[start : start + math.prod(shape)].reshape(shape)
 
 
+class Arena:
+    """Memory for the matrices of a model, in one piece: the system then gives it in large pages, which are faster to
+    read. Raises MemoryError if there is not so much."""
+
+    def __init__(self, shapes: Iterable[tuple[int, int]]) -> None:
+        """shapes: of the matrices, or of the parts that they are made of."""
+        self._free: Floats = np.empty(sum(-(-n // BLOCK) * BLOCK * n_in + _ALIGN for n, n_in in shapes), np.float32)
+
+    def blocks(self, n_out: int, n_in: int) -> Floats:
+        """Uninitialised blocks [n, BLOCK, n_in] for `n_out` rows."""
+        shape = (-(-n_out // BLOCK), BLOCK, n_in)
+        size = math.prod(shape) + _ALIGN
+        taken, self._free = self._free[:size], self._free[size:]
+        assert len(taken) == size, "more matrices than were announced"
+        return _aligned(taken, shape)
+
+
 class Matrix:
     """Weights [n_out, n_in], kept as blocks of `BLOCK` rows; the last is filled up with zeros."""
 
-    def __init__(self, parts: Sequence[Floats]) -> None:
+    def __init__(self, parts: Sequence[Floats], arena: Arena | None = None) -> None:
         """parts: matrices [n, n_in] whose outputs are wanted one after the other."""
         self.n_out = sum(len(part) for part in parts)
         self.n_in: int = parts[0].shape[1]
-        self.blocks = aligned_zeros(-(-self.n_out // BLOCK), BLOCK, self.n_in)
-        self.rows = self.blocks.reshape(-1, self.n_in)[: self.n_out]
+        self.blocks = (arena or Arena([(self.n_out, self.n_in)])).blocks(self.n_out, self.n_in)
+        rows = self.blocks.reshape(-1, self.n_in)
+        self.rows = rows[: self.n_out]
         np.concatenate(parts, out=self.rows)
+        rows[self.n_out :] = 0
 
     @property
     def nbytes(self) -> int:
@@ -128,10 +147,6 @@ class Linear:
 
     matrix: Matrix
     bias: Floats | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return self.matrix.nbytes + (0 if self.bias is None else int(self.bias.nbytes))
 
     def __call__(self, x: Floats, pool: WorkPool) -> Floats:
         y = self.matrix(x, pool)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from outrider.engine.gguf_file import GgufFile
 from outrider.engine.gguf_header import fail
-from outrider.engine.numpy_kernels import Linear, Matrix
+from outrider.engine.numpy_kernels import Arena, Linear, Matrix
 from outrider.engine.numpy_params import ModelParams
 
 Floats = NDArray[np.float32]
@@ -89,8 +89,7 @@ def load_weights(file: GgufFile, params: ModelParams) -> Weights:
 def _embedding_and_output(loader: _Loader) -> tuple[Floats, Linear]:
     if "output.weight" in loader:
         return loader.array("token_embd.weight"), loader.linear("output")
-    matrix = Matrix([loader.take("token_embd.weight")])
-    loader.nbytes += matrix.nbytes
+    matrix = loader.matrix("token_embd.weight")
     return matrix.rows, Linear(matrix, loader.optional("output.bias"))
 
 
@@ -149,7 +148,18 @@ class _Loader:
     def __init__(self, file: GgufFile) -> None:
         self._file = file
         self._left = set(file.tensors)
+        self._arena = self._reserve()
         self.nbytes = 0
+
+    def _reserve(self) -> Arena:
+        shapes = [info.shape for info in self._file.tensors.values()]
+        matrices = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
+        try:
+            return Arena(matrices)
+        except MemoryError:
+            n_bytes = 4 * sum(n_out * n_in for n_out, n_in in matrices)
+            what = f"needs {n_bytes / 2**30:.1f} GiB of memory as float32, which there is not"
+            fail(self._file.path, what, "use a smaller model, or the llama engine")
 
     def __contains__(self, name: str) -> bool:
         return name in self._file.tensors
@@ -168,10 +178,14 @@ class _Loader:
 
     def linear(self, *names: str) -> Linear:
         """The projections `names`, their outputs one after the other."""
-        matrix = Matrix([self.take(name + ".weight") for name in names])
-        linear = Linear(matrix, self._bias(names))
-        self.nbytes += linear.nbytes
-        return linear
+        bias = self._bias(names)
+        self.nbytes += 0 if bias is None else bias.nbytes
+        return Linear(self.matrix(*(name + ".weight" for name in names)), bias)
+
+    def matrix(self, *names: str) -> Matrix:
+        matrix = Matrix([self.take(name) for name in names], self._arena)
+        self.nbytes += matrix.nbytes
+        return matrix
 
     def _bias(self, names: Sequence[str]) -> Floats | None:
         if not any(name + ".bias" in self for name in names):

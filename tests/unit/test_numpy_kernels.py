@@ -10,6 +10,7 @@ import pytest
 from outrider.engine import numpy_kernels
 from outrider.engine.numpy_kernels import (
     BLOCK,
+    Arena,
     Linear,
     Matrix,
     aligned_rows,
@@ -71,10 +72,20 @@ def test_parts_of_a_matrix_follow_each_other(pool: WorkPool) -> None:
     assert same_bits(matrix(random(3, 9), pool), Matrix([np.concatenate(parts)])(random(3, 9), pool))
 
 
+def test_matrices_of_one_arena_do_not_touch(pool: WorkPool) -> None:
+    parts = [random(n, 9, seed=n) for n in (5, 20, 3, 16)]
+    arena = Arena([part.shape for part in parts])
+    matrices = [Matrix(parts[:2], arena), Matrix(parts[2:3], arena), Matrix(parts[3:], arena)]
+    x = random(2, 9)
+    for matrix, wanted in zip(matrices, [np.concatenate(parts[:2]), *parts[2:]], strict=True):
+        assert same_bits(matrix.rows, wanted)
+        assert same_bits(matrix(x, pool), Matrix([wanted])(x, pool))
+        assert matrix.blocks.ctypes.data % 64 == 0
+
+
 def test_a_linear_adds_its_bias(pool: WorkPool) -> None:
     matrix, x, bias = Matrix([random(20, 9)]), random(3, 9), random(20, seed=4)
     assert same_bits(Linear(matrix, bias)(x, pool), matrix(x, pool) + bias)
-    assert Linear(matrix, bias).nbytes == matrix.nbytes + 80
     assert matrix.nbytes == 2 * BLOCK * 9 * 4
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from queue import SimpleQueue
 
 import pytest
 
@@ -53,3 +54,28 @@ def test_close_leaves_no_thread_and_may_be_called_twice() -> None:
 
 def test_usable_cpus() -> None:
     assert usable_cpus() >= 1
+
+
+def test_run_returns_after_the_last_piece_not_before() -> None:
+    pool = WorkPool(2)
+    caller, both, asked = threading.current_thread(), threading.Barrier(2), threading.Event()
+    ended: list[str] = []
+
+    def piece(_: int) -> None:
+        both.wait(timeout=20)
+        if threading.current_thread() is not caller:
+            assert asked.wait(timeout=20)
+            ended.append("the other thread's")
+
+    class Finished(SimpleQueue[None]):
+        def get(self, *args: object) -> None:
+            asked.set()
+            super().get()
+
+    pool._finished = Finished()
+    try:
+        pool.run(piece, 2)
+        assert ended == ["the other thread's"]
+    finally:
+        asked.set()
+        pool.close()
