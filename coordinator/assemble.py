@@ -8,17 +8,18 @@ from time import perf_counter_ns
 
 import msgspec
 
-from coordinator.launcher import Launcher, WorkerRole
+from coordinator.launcher import Launcher
 from coordinator.schedule import Lockstep, Schedule, SpeculationSettings
 from coordinator.service import Limits, Service
 from coordinator.session import Request
 from coordinator.signals import Signals
-from outrider.config.convert import speculator_params
 from outrider.config import Config, has_draft_worker, to_json, why_off
+from outrider.config.convert import speculator_params
 from outrider.connect import open_router
 from outrider.errors import OutriderError, WorkerLostError
 from outrider.speculators.chain import Chain
 from outrider.speculators.factory import Shared, load_shared, make_chain
+from outrider.types import WorkerRole
 from outrider.wire.transport import RouterTransport
 
 #: Workers that were told to end have this long before they are made to.

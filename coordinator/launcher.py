@@ -15,11 +15,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import IO, Literal
+from typing import IO
 
 from outrider.errors import ModelFileError, OutriderError, WorkerLostError
-
-WorkerRole = Literal["target", "draft"]
+from outrider.types import WorkerRole
 
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
@@ -35,6 +34,7 @@ class WorkerProcess:
     role: WorkerRole
     process: subprocess.Popen[bytes]
     stderr: IO[bytes] | None  # None: it writes to ours
+    was_ready: bool = False
 
     @property
     def pid(self) -> int:
@@ -59,7 +59,7 @@ class WorkerProcess:
 
 def spawn(role: WorkerRole, name: str, config_json: str, *, own_stderr: bool) -> WorkerProcess:
     """Start `python -m {role}_worker`. Raises WorkerLostError if the process cannot be started."""
-    stderr = None if own_stderr else tempfile.TemporaryFile()
+    stderr = None if own_stderr else tempfile.TemporaryFile()  # noqa: SIM115
     command = [sys.executable, "-m", f"{role}_worker", "--config", "-"]
     try:
         # A process group of its own: Ctrl-C reaches us, and we end our workers in order.
@@ -76,12 +76,12 @@ def spawn(role: WorkerRole, name: str, config_json: str, *, own_stderr: bool) ->
     return worker
 
 
-def death(worker: WorkerProcess, *, loading: bool, model: str) -> OutriderError | None:
+def death(worker: WorkerProcess, model: str) -> OutriderError | None:
     """Why this worker is dead, as the error to end with; None while it lives."""
     code = worker.process.poll()
     if code is None:
         return None
-    line = worker.last_line()
+    line, loading = worker.last_line(), not worker.was_ready
     who = f"{worker.role} worker {worker.name!r}"
     if code < 0 and loading:
         return ModelFileError(f"{model}: {who} was killed by signal {-code} while loading: {line or 'no word'}")
@@ -124,6 +124,7 @@ class Launcher:
         self._restarts = {name: Restarts(limit, window_s) for name in configs}
         self._due: dict[str, float] = {}
         self.workers: dict[str, WorkerProcess] = {}
+        self.once_ready: set[str] = set()  # names whose worker has worked before
 
     def start_all(self) -> None:
         for name in self._configs:
@@ -134,11 +135,17 @@ class Launcher:
         self._due.pop(name, None)
         self.workers[name] = spawn(role, name, config, own_stderr=self._own_stderr)
 
-    def dead(self, loading: frozenset[str]) -> Iterator[tuple[WorkerProcess, OutriderError]]:
-        """Workers that have died since the last call, each told once. `loading` names those that were not ready."""
+    def ready(self, name: str) -> None:
+        """This worker has loaded its model."""
+        if name in self.workers:
+            self.workers[name].was_ready = True
+            self.once_ready.add(name)
+
+    def dead(self) -> Iterator[tuple[WorkerProcess, OutriderError]]:
+        """Workers that have died since the last call, each told once."""
         for name, worker in list(self.workers.items()):
             _, model, _ = self._configs[name]
-            error = death(worker, loading=name in loading, model=model)
+            error = death(worker, model)
             if error is not None:
                 worker.close()
                 del self.workers[name]

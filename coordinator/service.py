@@ -25,7 +25,7 @@ from coordinator.vocab_check import VocabCheck
 from coordinator.workers import Connection, Connections, refusal
 from outrider.errors import OutriderError, RequestError, SendError, VocabMismatchError, WorkerLostError
 from outrider.speculators.chain import Chain
-from outrider.types import ChatMessage
+from outrider.types import ChatMessage, WorkerRole
 from outrider.wire.base import Router
 from outrider.wire.messages import (
     Failure,
@@ -38,6 +38,7 @@ from outrider.wire.messages import (
     Tokenize,
     TokenizeResult,
     VocabBlock,
+    VocabRequest,
 )
 
 log = logging.getLogger("outrider.coordinator")
@@ -81,7 +82,7 @@ class Service:
     def __init__(
         self,
         transport: Router,
-        expected: Mapping[str, Any],
+        expected: Mapping[str, WorkerRole],
         schedule: Schedule,
         *,
         limits: Limits | None = None,
@@ -164,7 +165,7 @@ class Service:
         self.live[number] = live
         for connection in (target, self.draft):
             if connection is not None and connection.facts is not None:
-                session.worker_ready(connection.role, connection.incarnation, connection.facts)  # type: ignore[arg-type]
+                session.worker_ready(connection.worker_role, connection.incarnation, connection.facts)
         self._run(live, session.start(self.clock()))
         return number
 
@@ -229,9 +230,11 @@ class Service:
                 self._resend_lost(connection, now)
             case Ready():
                 self.connections.ready(connection, message)
+                if self.launcher is not None:
+                    self.launcher.ready(connection.name)
                 self._check_vocab()
             case VocabBlock():
-                self._vocab.texts(connection.role, message)
+                self._vocab.took(connection.worker_role, message)
                 self._check_vocab()
             case TokenizeResult():
                 waiting = self._tokenizing.pop(message.request, None)
@@ -262,23 +265,22 @@ class Service:
 
     def _check_vocab(self) -> None:
         """Let workers in whose vocabulary was found compatible; ask for what is still needed to tell."""
-        roles = {c.role: c for c in self.connections if c.facts is not None and c.role != "client"}
+        roles = {c.worker_role: c for c in self.connections if c.facts is not None}
         target, draft = roles.get("target"), roles.get("draft")
         if target is not None and not target.usable:
             self._let_in(target)
         if target is None or draft is None or draft.usable or target.facts is None or draft.facts is None:
             return
         try:
-            wanted = self._vocab.next_blocks(target.facts, draft.facts)
+            wanted = self._vocab.wanted(target.facts, draft.facts)
         except VocabMismatchError as error:
             self._refuse(draft, error)
             return
         if wanted is None:
             self._let_in(draft)
         else:
-            for role, request in wanted:
-                connection = roles[role]
-                self.send(connection, request(connection.incarnation))
+            for role, block in wanted:
+                self.send(roles[role], VocabRequest(roles[role].incarnation, block))
 
     def _let_in(self, connection: Connection) -> None:
         assert connection.facts is not None
@@ -286,11 +288,11 @@ class Service:
         self.refused.pop(connection.role, None)
         log.info("%s %r is ready: %s", connection.role, connection.name, connection.facts.name)
         for live in list(self.live.values()):
-            ready = live.session.worker_ready(connection.role, connection.incarnation, connection.facts)  # type: ignore[arg-type]
+            ready = live.session.worker_ready(connection.worker_role, connection.incarnation, connection.facts)
             self._run(live, ready)
 
     def _refuse(self, connection: Connection, error: OutriderError) -> None:
-        log.error("%s %r refused: %s", connection.role, connection.name, error)
+        log.warning("%s %r refused: %s", connection.role, connection.name, error)
         self.refused[connection.role] = error
         self.send(connection, refusal("refused", str(error), connection.incarnation))
         self._forget(connection, str(error))
@@ -357,32 +359,29 @@ class Service:
     def _on_deaths(self) -> None:
         if self.launcher is None:
             return
-        loading = frozenset(name for name in self.launcher.workers if not self._is_ready(name))
-        for worker, error in self.launcher.dead(loading):
-            self._on_death(worker, error, loading=worker.name in loading)
+        for worker, error in self.launcher.dead():
+            self._on_death(worker, error)
 
-    def _is_ready(self, name: str) -> bool:
-        return any(c.name == name and c.facts is not None for c in self.connections)
-
-    def _on_death(self, worker: WorkerProcess, error: OutriderError, *, loading: bool) -> None:
+    def _on_death(self, worker: WorkerProcess, error: OutriderError) -> None:
+        """Start it again if that can help; else a draft stays away, and without a target we end."""
         assert self.launcher is not None
         for connection in self.connections:
             if connection.name == worker.name:
                 self._forget(connection, str(error))
-        restart = self.launcher.schedule_restart(worker.name, self.clock()) if not self._is_final(error) else None
-        if restart is not None and not (worker.role == "target" and not self.keep_target) and not loading:
-            log.warning("%s; it is started again in %.1f s", error, restart - self.clock())
-        elif worker.role == "draft" and not loading:
-            self.refused["draft"] = error
-            log.error("%s; drafting stays off", error)
+        is_draft = worker.role == "draft"
+        worked = worker.name in self.launcher.once_ready
+        if worked and (is_draft or self.keep_target):
+            restart = self.launcher.schedule_restart(worker.name, self.clock())
+            if restart is not None:
+                log.warning("%s; it is started again in %.1f s", error, restart - self.clock())
+            elif is_draft:
+                log.error("%s; it died too often, drafting stays off", error)
+                self.refused["draft"] = error
+            else:
+                self.fatal = error
         else:
             self.fatal = error
         self._watch()
-
-    @staticmethod
-    def _is_final(error: OutriderError) -> bool:
-        """Would a new start end the same way?"""
-        return not isinstance(error, WorkerLostError)
 
     def _forget(self, connection: Connection, why: str) -> None:
         self.connections.drop(connection)
@@ -390,13 +389,13 @@ class Service:
             if self.clients is not None:
                 self.clients.lost(connection)
             return
-        self._vocab.forget(connection.role)
+        self._vocab.forget(connection.worker_role)
         if connection.role == "target":
             for _, on_error in self._tokenizing.values():
                 on_error(WorkerLostError(f"target worker {connection.name!r} lost: {why}"))
             self._tokenizing.clear()
         for live in list(self.live.values()):
-            self._run(live, live.session.worker_lost(connection.role, why, self.clock()))
+            self._run(live, live.session.worker_lost(connection.worker_role, why, self.clock()))
             if connection.role == "target" and not self.keep_target:
                 self.cancel(live.session.request.session, "error", f"target worker {connection.name!r} lost: {why}")
 
@@ -407,9 +406,9 @@ class Service:
         for fd in [fd for fd, pid in self._pidfds.items() if pid not in alive]:
             self._unwatch(fd)
         for pid in alive - set(self._pidfds.values()):
-            fd = open_pidfd(pid)
-            if fd is not None:
-                self._pidfds[fd] = pid
+            pidfd = open_pidfd(pid)
+            if pidfd is not None:
+                self._pidfds[pidfd] = pid
 
     def _unwatch(self, fd: int) -> None:
         del self._pidfds[fd]

@@ -23,7 +23,7 @@ from outrider.history import History
 from outrider.speculators.base import DraftParams
 from outrider.speculators.chain import Chain, Member
 from outrider.speculators.token_array import TokenArray
-from outrider.types import ModelFacts, SamplingParams
+from outrider.types import ModelFacts, SamplingParams, WorkerRole
 from outrider.wire.messages import (
     MAX_DRAFT,
     Accept,
@@ -40,7 +40,6 @@ from outrider.wire.messages import (
     VerifyRequest,
 )
 
-Role = Literal["target", "draft"]
 MODEL = "draft-simple"
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -60,7 +59,7 @@ class Phase(Enum):
 class Send:
     """Give this message to the worker of that role."""
 
-    role: Role
+    role: WorkerRole
     message: Message
 
 
@@ -155,10 +154,10 @@ class Session:
         self.notes: list[str] = []  # why speculation is not what was asked for, in order
         self.n_first = 0  # tokens of the first round: they are not part of the generation rate
         self.started_at = self.first_token_at = self.finished_at = 0.0
-        self._peers: dict[Role, Peer] = {}
+        self._peers: dict[WorkerRole, Peer] = {}
         self._waiting: SessionMessage | None = None  # the request whose reply is due
         self._draft: list[int] = []  # what the target is asked to verify
-        self._failures: dict[Role, int] = {"target": 0, "draft": 0}
+        self._failures: dict[WorkerRole, int] = {"target": 0, "draft": 0}
         self._draft_off: str | None = None  # why this session asks for no more drafts
 
     # --- what the outside calls ----------------------------------------------------------------------------------
@@ -178,7 +177,7 @@ class Session:
         return self._draft_off is None and "draft" in self._peers
 
     @property
-    def waits_for(self) -> Role | None:
+    def waits_for(self) -> WorkerRole | None:
         """The worker whose reply is due."""
         return {Phase.DRAFTING: "draft", Phase.VERIFYING: "target"}.get(self.phase)  # type: ignore[return-value]
 
@@ -191,7 +190,7 @@ class Session:
             commands += [*self._begin("target"), self._with_prefix("target", Process)]
         return commands
 
-    def worker_ready(self, role: Role, incarnation: int, facts: ModelFacts) -> list[Command]:
+    def worker_ready(self, role: WorkerRole, incarnation: int, facts: ModelFacts) -> list[Command]:
         """A worker is there, for the first time or again. A round that waits for the target is asked for anew."""
         if role == "draft" and self._peers.get("draft") is None and self.phase is not Phase.IDLE:
             self.notes.append(f"draft worker rejoined at token {len(self.generated)}")
@@ -200,7 +199,7 @@ class Session:
             return self._verify()
         return []
 
-    def worker_lost(self, role: Role, reason: str, now: float) -> list[Command]:
+    def worker_lost(self, role: WorkerRole, reason: str, now: float) -> list[Command]:
         """A draft that is gone costs its drafts; a target that is gone is waited for (or the caller gives up)."""
         had = self._peers.pop(role, None)
         if role == "draft" and had is not None and self.phase is not Phase.DONE:
@@ -235,19 +234,19 @@ class Session:
 
     # --- messages ------------------------------------------------------------------------------------------------
 
-    def _stamp(self, role: Role) -> tuple[int, int, int, int, int]:
+    def _stamp(self, role: WorkerRole) -> tuple[int, int, int, int, int]:
         return self._peers[role].incarnation, self.request.session, self.round, self.epoch, len(self.history)
 
-    def _prefix(self, role: Role) -> tuple[int, int, list[int]]:
+    def _prefix(self, role: WorkerRole) -> tuple[int, int, list[int]]:
         """prefix_hash, keep_len, tail for this worker, which knows the whole text from now on."""
         peer = self._peers[role]
         keep_len, peer.known_len = peer.known_len, len(self.history)
         return self.history.hash, keep_len, self.history.tokens[keep_len:]
 
-    def _with_prefix(self, role: Role, kind: type[Process] | type[Rollback]) -> Send:
+    def _with_prefix(self, role: WorkerRole, kind: type[Process] | type[Rollback]) -> Send:
         return Send(role, kind(*self._stamp(role), *self._prefix(role)))
 
-    def _begin(self, role: Role) -> list[Command]:
+    def _begin(self, role: WorkerRole) -> list[Command]:
         """Begin, unless this worker has had it."""
         peer, request = self._peers[role], self.request
         if peer.begun:

@@ -6,14 +6,14 @@ A worker whose work makes no progress for `stuck_after_s` although requests wait
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from outrider.types import ModelFacts
+from outrider.types import ModelFacts, WorkerRole
 from outrider.wire.messages import PROTOCOL_VERSION, Failure, FailureCode, Heartbeat, Hello, Ready, Welcome
 
-Role = Literal["target", "draft", "client"]
+Role = WorkerRole | Literal["client"]
 
 
 @dataclass(slots=True)
@@ -32,19 +32,24 @@ class Connection:
     facts: ModelFacts | None = None  # None until Ready
     usable: bool = False  # the vocabulary was checked
 
+    @property
+    def worker_role(self) -> WorkerRole:
+        assert self.role != "client"
+        return self.role
+
 
 class Connections:
     """All connections, by peer. `expected` says which worker names may come, and in which role."""
 
     def __init__(
-        self, expected: Mapping[str, Role], *, heartbeat_s: float, lost_after_s: float, stuck_after_s: float
+        self, expected: Mapping[str, WorkerRole], *, heartbeat_s: float, lost_after_s: float, stuck_after_s: float
     ) -> None:
         self._expected = dict(expected)
         self._heartbeat_s, self._lost_after_s, self._stuck_after_s = heartbeat_s, lost_after_s, stuck_after_s
         self._by_peer: dict[bytes, Connection] = {}
         self._last_incarnation = 0
 
-    def __iter__(self) -> Iterable[Connection]:
+    def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._by_peer.values()))
 
     def of_peer(self, peer: bytes) -> Connection | None:

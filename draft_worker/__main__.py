@@ -1,4 +1,4 @@
-"""`python -m draft_worker --config FILE`: one draft worker. FILE is TOML, or `-` for one line of JSON on standard input."""
+"""`python -m draft_worker --config FILE`: a worker of its own. FILE is TOML, or `-`: one line of JSON on stdin."""
 
 from __future__ import annotations
 

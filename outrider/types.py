@@ -21,6 +21,9 @@ Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 MAX_TOKENS = 1 << 20
 Tokens = Annotated[list[Token], Meta(max_length=MAX_TOKENS)]
 
+#: What a worker is for.
+WorkerRole = Literal["target", "draft"]
+
 #: How a sequence's memory goes back: by dropping a suffix, or only by restoring a checkpoint and replaying.
 MemoryKind = Literal["truncate", "checkpoint"]
 

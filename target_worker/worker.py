@@ -37,7 +37,6 @@ class Verification:
     """A VerifyRequest being worked on."""
 
     request: VerifyRequest
-    n_reused: int
     n_evaluated: int = 0
     decode_us: int = 0
     #: Rows from the pending token on that came out of earlier batches, where one batch was too small for all.
@@ -89,7 +88,8 @@ class TargetWorker(SlotWorker[TargetSlot]):
                     f"{len(request.draft)} do not fit n_ctx = {self.engine.n_ctx}",
                 )
             ]
-        slot.job = Verification(request, n_reused=slot.cache.rewind())
+        slot.cache.rewind()
+        slot.job = Verification(request)
         return []
 
     def cancel_job(self, slot: TargetSlot) -> None:
@@ -183,7 +183,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
             pieces=[piece(token) for token in outcome.tokens],
             end_of_text=outcome.end_of_text,
             row_hashes=[row_hash(row) for row in rows[: len(outcome.tokens)]] if slot.begin.row_hashes else [],
-            n_reused=job.n_reused,
+            n_reused=slot.n_reused,
             n_evaluated=job.n_evaluated,
             decode_us=job.decode_us,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,17 +10,19 @@ from typing import Any
 
 from coordinator.assemble import Interrupted, load_tables, make_request, make_session_chain, running
 from coordinator.commands.client import execute as execute_remote
-from coordinator.result import summary, to_json
+from coordinator.commands.output import Output, report
 from coordinator.service import Service
 from coordinator.signals import Signals
 from outrider.config import Config
-from outrider.errors import ConfigError, OutriderError, WorkerLostError
+from outrider.errors import ConfigError, OutriderError
+from outrider.log import set_up_log
 from outrider.types import ChatMessage
 
 
 def execute(config: Config, request: str) -> int:
     """Run `config`; the exit code. With `client.connect`, `request` (JSON of what the user set, see
     `outrider/config/request.py`) is sent to the coordinator that runs there."""
+    set_up_log(config.log, logging.ERROR)
     prompt = read_prompt(config)
     if config.client.connect:
         return execute_remote(config, request, prompt)
@@ -94,44 +97,3 @@ def turn(service: Service, signals: Signals) -> None:
         signals.drain()
     if service.fatal is not None:
         raise service.fatal
-
-
-class Output:
-    """Streams text to standard output; a reader that went away closes it, without a traceback."""
-
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
-        self.closed = False
-        self._ends_with_newline = True
-
-    def write(self, text: str) -> None:
-        if self.enabled and not self.closed and text:
-            self._ends_with_newline = text.endswith("\n")
-            self._put(text)
-
-    def end(self) -> None:
-        if self.enabled and not self.closed and not self._ends_with_newline:
-            self._put("\n")
-
-    def _put(self, text: str) -> None:
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            self.closed = True
-            sys.stdout = open("/dev/null", "w")  # noqa: SIM115 (so that the exit does not flush to the pipe again)
-
-
-def report(config: Config, answer: dict[str, Any]) -> int:
-    """Print what is left to print; the exit code. Raises WorkerLostError if the request failed."""
-    out = Output(enabled=True)
-    if config.generation.json:
-        out.write(to_json(answer) + "\n")
-    elif not config.generation.stream:
-        out.write(answer["text"])
-        out.end()
-    if answer["finish_reason"] == "error":
-        raise WorkerLostError(answer["error"])
-    if not config.generation.json:
-        print("\n" + summary(answer), file=sys.stderr)
-    return 0

@@ -146,7 +146,7 @@ class ScriptedEngine(Engine):
 
     def _row(self, state: int) -> NDArray[np.float32]:
         """Noise, and a few tokens that stand out; where the script disagrees, the first two change places."""
-        row = self._backgrounds[state % _N_BACKGROUNDS].copy()
+        row: NDArray[np.float32] = self._backgrounds[state % _N_BACKGROUNDS].copy()
         peaks = [mix(state + k) % self.n_vocab for k in range(N_PEAKS)]
         peaks = [peak + (peak == EOS) for peak in peaks]
         if mix(state ^ 0xE05) % 100 < self.script.eos:

@@ -182,7 +182,7 @@ class Verdict(SessionMessage, frozen=True, tag=15):
     pieces: Annotated[list[Annotated[bytes, Meta(max_length=65536)]], Meta(max_length=MAX_DRAFT + 1)]  # bytes of each
     end_of_text: bool  # the last token is an end-of-generation token
     row_hashes: Annotated[list[U64], Meta(max_length=MAX_DRAFT + 1)]  # of each token's logits; empty unless asked for
-    n_reused: U32  # committed rows that the cache held already
+    n_reused: U32  # rows of an earlier session that this one could keep (its prompt cache)
     n_evaluated: U32  # rows the engine evaluated for this reply
     decode_us: Microseconds  # time inside Engine.decode
 

@@ -7,22 +7,20 @@ read them once.
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from outrider.errors import ConfigError, OutriderError
+from outrider.log import set_up_log
+from outrider.types import WorkerRole
 
 if TYPE_CHECKING:
-    from outrider.config import Config
     from outrider.engine.base import Engine
     from outrider.worker.slots import SlotWorker
-
-Role = Literal["target", "draft"]
 
 #: The launcher looks for this in front of the line that explains an end.
 ERROR_PREFIX = "error: "
@@ -31,39 +29,29 @@ _PR_SET_PDEATHSIG = 1
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 
-def main(role: Role, make_worker: Callable[[Engine], SlotWorker[Any]]) -> int:
+def main(role: WorkerRole, make_worker: Callable[[Engine], SlotWorker[Any]]) -> int:
     """Run one worker; the exit code. Errors of a user are one line on standard error."""
     try:
         return _main(role, make_worker, sys.argv[1:])
     except OutriderError as error:
         print(f"{ERROR_PREFIX}{' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return error.exit_code
-    except KeyboardInterrupt:
-        return 130
 
 
-def _main(role: Role, make_worker: Callable[[Engine], SlotWorker[Any]], argv: Sequence[str]) -> int:
+def _main(role: WorkerRole, make_worker: Callable[[Engine], SlotWorker[Any]], argv: Sequence[str]) -> int:
     from outrider.config import load_worker_config
 
     config, launched = load_worker_config(argv, prog=f"python -m {role}_worker")
     worker = config.target if role == "target" else config.draft
-    signal.signal(signal.SIGTERM, _end)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
     if launched:
         _die_with_parent()
-    _set_up_log(config)
+    set_up_log(config.log)
     pin(worker.cpus, worker.threads)
     from outrider.worker.serve import serve
 
     return serve(role, config, make_worker)
-
-
-def _set_up_log(config: Config) -> None:
-    level = logging.DEBUG if config.log.verbose else logging.WARNING
-    stream: dict[str, Any] = {"filename": config.log.file} if config.log.file else {"stream": sys.stderr}
-    try:
-        logging.basicConfig(level=level, format="%(asctime)s %(name)s %(levelname)s %(message)s", **stream)
-    except OSError as error:
-        raise ConfigError(f"log.file: {config.log.file} cannot be written: {error.strerror}") from None
 
 
 def pin(cpus: Sequence[int], threads: int) -> None:
@@ -91,7 +79,8 @@ def n_cpus() -> int:
 
 
 def _end(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
+    # A worker owns nothing that outlives it, and an exception may not cross native code that called back.
+    os._exit(128 + signum)
 
 
 def _die_with_parent() -> None:

@@ -6,12 +6,13 @@ import hashlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from outrider.config.convert import engine_options
 from outrider.connect import open_link, welcome, worker_address
 from outrider.engine.factory import create_engine
 from outrider.errors import ModelFileError
+from outrider.types import WorkerRole
 from outrider.wire.messages import Ready
 from outrider.worker.loop import work
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("outrider.worker")
 
 
-def serve(role: Literal["target", "draft"], config: Config, make_worker: Callable[[Engine], SlotWorker[Any]]) -> int:
+def serve(role: WorkerRole, config: Config, make_worker: Callable[[Engine], SlotWorker[Any]]) -> int:
     """Connect, load, work; the exit code. Raises OutriderError for what a user must mend."""
     settings = config.target if role == "target" else config.draft
     with open_link(role, settings.name, worker_address(config), config.coordinator.keys) as link:
@@ -54,4 +55,6 @@ def check_sha256(path: Path, expected: str) -> None:
     except OSError as error:
         raise ModelFileError(f"{path}: {error.strerror}") from None
     if actual != expected:
-        raise ModelFileError(f"{path}: its SHA-256 is {actual}, the configuration pins {expected}; fetch the file again")
+        raise ModelFileError(
+            f"{path}: its SHA-256 is {actual}, the configuration pins {expected}; fetch the file again"
+        )

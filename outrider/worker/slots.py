@@ -28,6 +28,7 @@ from outrider.wire.messages import (
 )
 from outrider.worker.replies import failure
 
+
 class Slot:
     """One session in a worker."""
 
@@ -35,6 +36,7 @@ class Slot:
         self.begin = begin
         self.history = History()
         self.bound: CachedSequence | None = None
+        self.n_reused = 0  # rows of an earlier session that this one could keep
 
     @property
     def cache(self) -> CachedSequence:
@@ -139,10 +141,12 @@ class SlotWorker(ABC, Generic[SlotT]):
             return [failure(request, "missing_prefix", reason)]
         self.cancel_job(slot)
         try:
-            keep_len = request.keep_len
             if slot.bound is None:
-                slot.bound, keep_len = self._take_sequence(slot.history.tokens), 0
-            slot.cache.commit(slot.history.tokens, keep_len)
+                slot.bound = self._take_sequence(slot.history.tokens)
+                slot.cache.commit(slot.history.tokens, keep_len=0)
+                slot.n_reused = slot.cache.rewind()
+            else:
+                slot.cache.commit(slot.history.tokens, request.keep_len)
             return then(slot, request)
         except (EngineError, RequestError) as error:
             return [failure(request, "engine", str(error))]

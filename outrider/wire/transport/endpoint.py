@@ -17,6 +17,9 @@ PRIVATE_IPC = "ipc"
 #: `sockaddr_un.sun_path` holds 108 bytes on Linux, one of them the closing zero.
 MAX_IPC_PATH = 107
 
+#: In front of the process id in the name of a private folder.
+_FOLDER_PREFIX = "outrider-"
+
 _KEYS_REMEDY = "make keys with `outrider keys` and set coordinator.keys, or use ipc on one host"
 
 
@@ -72,7 +75,8 @@ def connecting(endpoint: str, *, has_keys: bool) -> Place:
 
 
 def _private_ipc() -> Place:
-    folder = Path(tempfile.mkdtemp(prefix="outrider-"))  # mode 0700
+    _remove_leftovers(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-"))  # mode 0700
     place = Place(f"ipc://{folder / 'coordinator'}", is_tcp=False, folder=folder)
     try:
         _check_length("coordinator.listen", folder / "coordinator", "set TMPDIR to a shorter folder")
@@ -80,6 +84,24 @@ def _private_ipc() -> Place:
         place.remove()
         raise
     return place
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Folders of coordinators that were killed: their names tell the process, and it is gone."""
+    for folder in parent.glob(f"{_FOLDER_PREFIX}[0-9]*-*"):
+        pid = folder.name.removeprefix(_FOLDER_PREFIX).partition("-")[0]
+        if pid.isdecimal() and folder.stat().st_uid == os.geteuid() and not _is_running(int(pid)):
+            Place("", is_tcp=False, folder=folder).remove()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _ipc_path(key: str, endpoint: str) -> Path:
