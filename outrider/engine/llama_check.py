@@ -1,16 +1,19 @@
 """Metadata on which llama.cpp aborts the process instead of refusing the file, refused here.
 
-From `load_hparams` of its loader; the limits are those of its fixed arrays.
+Found in the assertions of its loader (the limits are those of its fixed arrays) and by changing the numbers of tiny
+models one at a time.
 """
 
 from __future__ import annotations
 
+import math
 import re
 
 from outrider.engine.gguf_header import Header, fail
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
+MAX_WINDOW = 1 << 30
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
@@ -23,6 +26,9 @@ def check_metadata(header: Header) -> None:
         fail(header.path, "general.architecture is missing or no text", "convert the model again")
     _check_layers(header, architecture)
     _check_experts(header, architecture)
+    _check_epsilons(header, architecture)
+    window = f"{architecture}.attention.sliding_window"
+    _check(header, window, _number(header, window, 0), 0, MAX_WINDOW)
     scaling = header.metadata.get(f"{architecture}.rope.scaling.type", "linear")
     if scaling not in _ROPE_SCALINGS:
         known = ", ".join(_ROPE_SCALINGS)
@@ -74,3 +80,11 @@ def _check_experts(header: Header, architecture: str) -> None:
             fail(header.path, f"{key} is {n_experts}, no multiple of {groups}, which is {n_groups}")
         used = f"{architecture}.expert_group_used_count"
         _check(header, used, _number(header, used, 0), 1, n_groups - 1)
+
+
+def _check_epsilons(header: Header, architecture: str) -> None:
+    for name in ("layer_norm_epsilon", "layer_norm_rms_epsilon"):
+        key = f"{architecture}.attention.{name}"
+        value = header.metadata.get(key, 0.0)
+        if not isinstance(value, float) or not math.isfinite(value) or value < 0:
+            fail(header.path, f"{key} is {value!r}, not a small positive number")

@@ -23,6 +23,9 @@ from outrider.engine.llama_log import NativeLog
 from outrider.engine.options import CACHE_TYPES, FLASH_ATTN, EngineOptions
 from outrider.engine.vocab_facts import VocabType
 
+# An abort ends the process at once; else llama.cpp would first attach a debugger to print where it was.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+
 LOG = NativeLog(logging.getLogger("outrider.llama"))
 
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: what cannot be cut back, without the plain attention cache
