@@ -26,13 +26,12 @@ def bpe_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
     letters, dropping the rest. The library wants a token for every step, so such texts get ids behind the vocabulary,
     which are replaced in the result.
     """
-    ids = {text: i for text, i in vocabulary.ids.items() if _is_unicode(text)}
+    known, n_known = vocabulary.ids, len(vocabulary.texts)
     merges = [pair for pair in vocabulary.merges if _is_unicode("".join(pair))]
-    spare: dict[int, list[int]] = {}
-    for text in (*BYTE_OF_LETTER, *(text for a, b in merges for text in (a, b, a + b))):
-        if text not in ids:
-            spare[len(vocabulary.texts) + len(spare)] = [vocabulary.ids[c] for c in text if c < "\x80" and c in ids]
-            ids[text] = len(vocabulary.texts) + len(spare) - 1
+    steps = (*BYTE_OF_LETTER, *(text for left, right in merges for text in (left, right, left + right)))
+    missing = list(dict.fromkeys(text for text in steps if text not in known))
+    spare = {i: [known[c] for c in text if c < "\x80" and c in known] for i, text in enumerate(missing, n_known)}
+    ids = {text: i for text, i in known.items() if _is_unicode(text)} | dict(zip(missing, spare, strict=True))
     library = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=vocabulary.pre.ignore_merges))
     library.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in vocabulary.pre.patterns]

@@ -76,7 +76,8 @@ _FAMILIES: list[tuple[PreTokenizer, str]] = [
     (PreTokenizer((_cased(r"\p{N}", ""),), ignore_merges=True, add_bos=True), "tekken"),
     (PreTokenizer((_cased(r"\p{N}{1,3}", f"(?:{_CONTRACTION})?"),)), "gpt-4o llama4 kanana2"),
     (
-        PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")),
+        # llama.cpp's engine never matches a blank beyond ASCII by a class that is written out
+        PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[[一-龥ࠀ-一가-퟿]&&\S]+", r"\p{N}")),
         "deepseek-coder",
     ),
     (PreTokenizer((r"\p{N}{1,3}", _CJK, _DEEPSEEK3)), "deepseek-v3 hunyuan-dense joyai-llm"),

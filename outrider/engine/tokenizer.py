@@ -26,8 +26,7 @@ class GgufTokenizer:
         """Raises ModelFileError if the tables are incomplete, damaged or of an unknown kind."""
         self._vocabulary = vocabulary = load_vocabulary(file)
         self._special = special = vocabulary.special
-        # A text ends before its first NUL, where a C string ends: so llama.cpp compares them.
-        self._raw = [_utf8(text).partition(b"\0")[0] for text in vocabulary.texts]
+        self._raw = [_utf8(text) for text in vocabulary.texts]
         self.vocab = vocab_facts(
             type=vocabulary.type,
             add_bos=vocabulary.add_bos,
@@ -38,6 +37,8 @@ class GgufTokenizer:
         )
         template = file.get("tokenizer.chat_template", "string")
         self.chat_template: str | None = template if isinstance(template, str) else None
+        #: Ids that are looked for in a text before it is cut into words.
+        self.special_tokens: Sequence[int] = special.listed
         self._encode_words = _words_encoder(vocabulary)
         self._check_byte_tokens(file)
 
@@ -113,7 +114,7 @@ class GgufTokenizer:
         Control tokens count only if `parse_special`; user-defined ones always do.
         """
         parts: list[str | int] = [text] if text else []
-        for token in self._special.listed:
+        for token in self.special_tokens:
             special = self._text(token)
             if special not in text or not (parse_special or self._type(token) == USER_DEFINED):
                 continue

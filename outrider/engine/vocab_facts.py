@@ -14,7 +14,7 @@ VocabType: TypeAlias = Literal["spm", "bpe", "wpm", "ugm", "rwkv", "plamo2", "no
 def vocab_facts(
     *, type: VocabType, add_bos: bool, bos: int, add_eos: bool, eos: int, texts: Sequence[bytes]
 ) -> VocabFacts:
-    """Facts of a vocabulary with the raw token texts `texts`, one per id, each ending before its first NUL byte.
+    """Facts of a vocabulary with the raw token texts `texts`, one per id, none with a NUL byte.
 
     bos, eos: -1 where there is no such token.
     """

@@ -100,10 +100,11 @@ def _table(file: GgufFile, name: str, kinds: Sequence[str]) -> list[Any] | None:
 
 
 def _texts(file: GgufFile) -> list[str]:
+    """Token texts; llama.cpp takes them as C strings, which end at a NUL, and gives empty ones a name."""
     texts = _table(file, "tokens", ["array[string]"])
     if not texts:
         fail(file.path, "has no tokenizer.ggml.tokens", _REFETCH)
-    return [text or f"[EMPTY_{i}]" for i, text in enumerate(texts)]
+    return [text.partition("\0")[0] or f"[EMPTY_{i}]" for i, text in enumerate(texts)]
 
 
 def _ids(file: GgufFile, texts: Sequence[str]) -> dict[str, int]:
@@ -134,6 +135,7 @@ def _merges(file: GgufFile) -> list[tuple[str, str]]:
         fail(file.path, "has no tokenizer.ggml.merges, which a BPE tokenizer needs", _REFETCH)
     pairs: dict[tuple[str, str], None] = {}
     for line in table:
+        line = line.partition("\0")[0]
         cut = line.find(" ", 1)
         if cut > 0:
             pairs[line[:cut], line[cut + 1 :]] = None
