@@ -22,9 +22,6 @@ from outrider.speculators.factory import Shared, load_shared, make_chain
 from outrider.types import WorkerRole
 from outrider.wire.transport import RouterTransport
 
-#: Workers that were told to end have this long before they are made to.
-STOP_TIMEOUT_S = 2.0
-
 
 class Interrupted(OutriderError):
     """A signal ended us; nothing went wrong."""
@@ -122,13 +119,12 @@ def running(
             launcher=make_launcher(config, transport.endpoint),
             keep_target=keep_target,
         )
-        reason = "the coordinator ends"
         try:
             service.start_workers()
             wait_until_ready(service, config, signals)
             yield service, transport
         finally:
-            service.shutdown(reason, STOP_TIMEOUT_S)
+            service.shutdown("the coordinator ends", coordinator.grace_s)
 
 
 def wait_until_ready(service: Service, config: Config, signals: Signals) -> None:
