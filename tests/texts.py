@@ -19,6 +19,7 @@ TEXTS = [
     "It's we're they'll I'd you've don't I'm IT'S WE'RE THEY'LL 'tis o'clock ''s",
     "the user’s “curly” ‘quotes’ … and—dashes",
     "0 12 345 6789 1234567890 3.14159 1e-10 0xFF 1,234,567.89",
+    "digits  1 in   23\t 456 runs\n 7\n\n 8 x9",
     "½ ² ³ Ⅷ ٣٤٥ १२३ 四五六",
     "$100 €50 £3 ¥9 50% #1 @user C++ C# a_b-c",
     "日本語のテキスト、中文文本。한국어 텍스트!",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
@@ -33,10 +33,7 @@ def bpe_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
     spare = {i: [known[c] for c in text if c < "\x80" and c in known] for i, text in enumerate(missing, n_known)}
     ids = {text: i for text, i in known.items() if _is_unicode(text)} | dict(zip(missing, spare, strict=True))
     library = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=vocabulary.pre.ignore_merges))
-    library.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in vocabulary.pre.patterns]
-        + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+    library.pre_tokenizer = word_splitter(vocabulary.pre.patterns)
 
     def encode(text: str) -> list[int]:
         tokens: list[int] = library.encode(text, add_special_tokens=False).ids
@@ -45,6 +42,14 @@ def bpe_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
         return tokens
 
     return encode
+
+
+def word_splitter(patterns: Sequence[str]) -> pre_tokenizers.PreTokenizer:
+    """Cuts a text into words by the patterns, one after the other, and writes their bytes as letters."""
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+        + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
 
 
 def letters_to_bytes(text: str) -> bytes:

@@ -31,11 +31,11 @@ _CONTRACTION = r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
 _GPT2 = r"'(?:[stmd]|re|ve|ll)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
-def _words(digits: str, letter: str = r"\p{L}", after_signs: str = r"[\r\n]*", tail: str = _TAIL) -> str:
+def _words(digits: str, letter: str = r"\p{L}") -> str:
     """The pattern of the Llama 3 and Qwen families: contractions, letters behind at most one other sign, digits, signs
     with the line ends behind them, blanks."""
     letters = rf"[^\r\n\p{{L}}\p{{N}}]?[{letter}]+"
-    return rf"{_CONTRACTION}|{letters}|{digits}| ?[^\s{letter}\p{{N}}]+{after_signs}|{tail}"
+    return rf"{_CONTRACTION}|{letters}|{digits}| ?[^\s{letter}\p{{N}}]+[\r\n]*|{_TAIL}"
 
 
 def _cased(digits: str, contraction: str) -> str:
@@ -71,7 +71,10 @@ _FAMILIES: list[tuple[PreTokenizer, str]] = [
     (PreTokenizer((_LLAMA3,)), "dbrx smaug-bpe"),
     (PreTokenizer((_LLAMA3,), default_bos=False), "chatglm-bpe"),
     (PreTokenizer((_LLAMA3,), ignore_merges=True, default_bos=False), "glm4 glm5"),
-    (PreTokenizer((_QWEN2,)), "qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2"),
+    (
+        PreTokenizer((_QWEN2,)),
+        "qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2 bailingmoe bailingmoe2 llada-moe",
+    ),
     (PreTokenizer((_words(r"\p{N}", r"\p{L}\p{M}"),)), "qwen35"),
     (PreTokenizer((_cased(r"\p{N}", ""),), ignore_merges=True, add_bos=True), "tekken"),
     (PreTokenizer((_cased(r"\p{N}{1,3}", f"(?:{_CONTRACTION})?"),)), "gpt-4o llama4 kanana2"),
@@ -82,7 +85,6 @@ _FAMILIES: list[tuple[PreTokenizer, str]] = [
     ),
     (PreTokenizer((r"\p{N}{1,3}", _CJK, _DEEPSEEK3)), "deepseek-v3 hunyuan-dense joyai-llm"),
     (PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9]{3}")), "falcon"),
-    (PreTokenizer((_words(r"\p{N}", tail=r"\s*[\r\n]|\s+(?!\S)|\s+"),)), "bailingmoe bailingmoe2 llada-moe"),
     (PreTokenizer((r"\p{N}{1,3}", _words(r"\p{N}+")), ignore_merges=True), "minicpm5"),
 ]
 
