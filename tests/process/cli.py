@@ -63,9 +63,15 @@ class Cli:
         self.environ = {**os.environ, MARK: mark, "TMPDIR": str(folder)}
         self.mark = mark
 
-    def run(self, *arguments: str, timeout_s: float = 30.0, **options: Any) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, command: list[str] | None = None, timeout_s: float = 30.0, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [*OUTRIDER, *arguments], capture_output=True, timeout=timeout_s, env=self.environ, **options
+            [*(command or OUTRIDER), *arguments],
+            capture_output=True,
+            timeout=timeout_s,
+            env=self.environ,
+            **options,
         )
         out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         return subprocess.CompletedProcess(done.args, done.returncode, out, err)
@@ -83,8 +89,12 @@ class Cli:
         try:
             yield Started(process)
         finally:
-            process.kill()
-            process.communicate()
+            process.terminate()
+            try:
+                process.communicate(timeout=10)
+            except (subprocess.TimeoutExpired, ValueError):  # ValueError: the test has closed a pipe
+                process.kill()
+                process.wait()
 
     def processes(self, word: str = "") -> list[int]:
         """Running processes with our mark whose command line contains `word`."""
