@@ -90,7 +90,6 @@ class LlamaMemory:
         elif length < held:
             if not self._can_drop(seq, held - length) or not self._remove(seq, length):
                 raise CacheError(f"sequence {seq}: this model's memory cannot go back from {held} rows to {length}")
-            self._droppable.pop(seq, None)
             self._shrunk(seq, length)
 
     def _can_drop(self, seq: int, n_rows: int) -> bool:
@@ -122,7 +121,6 @@ class LlamaMemory:
         """Drop all rows; every memory can."""
         self._check(seq)
         self._remove(seq, 0)
-        self._droppable.pop(seq, None)
         self._shrunk(seq, 0)
 
     def copy(self, src: int, dst: int) -> None:

@@ -165,7 +165,7 @@ def test_wrong_numbers_of_rows_and_sequences(engine: LlamaEngine) -> None:
 def test_a_failed_computation_leaves_no_row_behind(
     folder: Path, kind: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(tiny_model(folder, kind), n_seq=2) as engine:
+    with opened(tiny_model(folder, kind), n_seq=2, n_rs_seq=8) as engine:
         wanted = fresh_logits(engine, TOKENS[:20])
         engine.truncate(0, 0)
         extend(engine, TOKENS[:12])
@@ -174,7 +174,7 @@ def test_a_failed_computation_leaves_no_row_behind(
             decode = lib.llama_decode
             patch.setattr(lib, "llama_decode", lambda *arguments: decode(*arguments) or code)
             with pytest.raises(EngineError, match=f"llama_decode returned {code}"):
-                engine.decode([Span(0, 12, TOKENS[12:20], 1), Span(1, 3, TOKENS[3:5], 1)])
+                engine.decode([Span(0, 12, TOKENS[12:20], 1), Span(1, 3, TOKENS[3:11], 1)])
         kept = 12 if engine.memory == "truncate" else 0
         assert [engine.length(0), engine.length(1)] == [kept, 3 if kept else 0]
         assert distance(extend(engine, TOKENS[kept:20])[-1:], wanted[-1:]) < NEAR
