@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from outrider.engine.bpe import bpe_encoder, letters_to_bytes
 from outrider.engine.chat_template import render_chat
@@ -39,8 +39,12 @@ class GgufTokenizer:
         self.chat_template: str | None = template if isinstance(template, str) else None
         #: Ids that are looked for in a text before it is cut into words.
         self.special_tokens: Sequence[int] = special.listed
-        self._encode_words = _words_encoder(vocabulary)
         self._check_byte_tokens(file)
+
+    @cached_property
+    def _encode_words(self) -> Callable[[str], list[int]]:
+        """Text without special tokens -> ids. Made when the first text comes: a draft worker gets none."""
+        return _words_encoder(self._vocabulary)
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """As the contract says. Raises RequestError: no vocabulary, a lone surrogate, or a byte without a token."""
@@ -74,10 +78,18 @@ class GgufTokenizer:
     def texts(self, first: int, count: int) -> list[bytes]:
         return self._raw[first : first + count]
 
-    def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[tuple[str, str]],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
         return render_chat(
             self.chat_template,
             messages,
+            add_generation_prompt=add_generation_prompt,
+            variables=variables or {},
             bos=self._shown(self._special.bos),
             eos=self._shown(self._special.eos),
             add_bos=self._vocabulary.add_bos,
