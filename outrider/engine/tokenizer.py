@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from outrider.engine.bpe import bpe_encoder, letters_to_bytes
 from outrider.engine.chat_template import render_chat
