@@ -159,6 +159,15 @@ def test_nucleus_equals_sorting_everything(top_p: float, n_levels: int, spread: 
     assert (logits == row[ids]).all()
 
 
+def test_thresholds_met_exactly() -> None:
+    """Two equal candidates: top_p stops where the sum reaches it, typical_p where the sum is above it."""
+    row = make_row(1, 1)
+    assert sampler(2, temp=1.0, **OFF | {"top_p": 0.5}).candidates(row, [], 0)[0].tolist() == [0]
+    assert sampler(2, temp=1.0, top_k=2, top_p=0.5, min_p=0.0).candidates(row, [], 0)[0].tolist() == [0]
+    assert sampler(2, temp=1.0, **OFF | {"typical_p": 0.5}).candidates(row, [], 0)[0].tolist() == [0, 1]
+    assert sampler(2, temp=1.0, **OFF | {"min_p": 1.0}).candidates(row, [], 0)[0].tolist() == [0, 1]
+
+
 # --- the draw ---------------------------------------------------------------------------------------------------
 
 
