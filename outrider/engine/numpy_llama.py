@@ -134,7 +134,7 @@ class NumpyEngine(Engine):
         for span in spans:
             if span.start != self.length(span.seq):
                 raise EngineError(f"sequence {span.seq}: row {span.start} given, {self.length(span.seq)} rows held")
-            if not 0 <= span.n_outputs <= len(span.tokens) or not span.tokens:
+            if not 0 <= span.n_outputs <= len(span.tokens):
                 raise EngineError(f"sequence {span.seq}: {span.n_outputs} outputs of {len(span.tokens)} rows")
             for token in span.tokens:
                 if not 0 <= token < self.n_vocab:

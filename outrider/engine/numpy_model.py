@@ -35,7 +35,7 @@ class NumpyModel:
     @np.errstate(all="ignore")  # exp may overflow rightly; the caller checks the logits
     def forward(self, spans: Sequence[Span], cache: KvCache) -> Floats:
         """Logits [rows asked, n_vocab]. The rows of `spans` are written to `cache` past its lengths, which stay."""
-        if not spans:
+        if not any(span.tokens for span in spans):
             return np.empty((0, self.n_vocab), np.float32)
         x: Floats = self._weights.embedding[np.concatenate([np.asarray(span.tokens, np.int64) for span in spans])]
         positions = np.concatenate([np.arange(span.start, span.start + len(span.tokens)) for span in spans])

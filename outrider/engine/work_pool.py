@@ -53,6 +53,10 @@ class WorkPool:
 
         Raises what `work` raised; pieces that were not begun by then are left out.
         """
+        if n_pieces == 1 or not self._threads:
+            for piece in range(n_pieces):
+                work(piece)
+            return
         job = _Job(work, n_pieces)
         n_called = min(len(self._threads), n_pieces - 1)
         for _ in range(n_called):

@@ -208,13 +208,16 @@ def test_facts(models: Models, name: str) -> None:
     assert cache + 0.8 * weights < facts.memory_bytes < cache + 1.5 * weights
 
 
-def test_no_spans_and_no_outputs(models: Models) -> None:
+def test_no_spans_no_rows_and_no_outputs(models: Models) -> None:
     engine = models.engine("llama")
     assert engine.decode([]).logits.shape == (0, N_VOCAB)
+    assert engine.decode([Span(0, 0, []), Span(2, 0, [])]).logits.shape == (0, N_VOCAB)
     output = engine.decode([Span(0, 0, TEXT[:3])])
     assert output.logits.shape == (0, N_VOCAB)
     assert output.hidden is None
     assert engine.length(0) == 3
+    logits = engine.decode([Span(1, 0, []), Span(0, 3, TEXT[3:5], 1)]).logits
+    assert logits.tobytes() == models.row("llama", TEXT[:5])
 
 
 BAD_SPANS = {
@@ -223,7 +226,7 @@ BAD_SPANS = {
     "a sequence twice": ([Span(0, 3, [1]), Span(0, 4, [1])], "same sequence"),
     "a token too large": ([Span(1, 0, [1]), Span(0, 3, [N_VOCAB])], f"token {N_VOCAB} is not in"),
     "a negative token": ([Span(0, 3, [-1])], "token -1 is not in"),
-    "no token": ([Span(0, 3, [])], "0 outputs of 0 rows"),
+    "outputs without rows": ([Span(0, 3, [], 1)], "1 outputs of 0 rows"),
     "more outputs than rows": ([Span(0, 3, [1], 2)], "2 outputs of 1 rows"),
     "no such sequence": ([Span(N_SEQ, 0, [1])], f"sequence {N_SEQ} is not in"),
     "too many rows": ([Span(s, 0, [1] * 45) for s in (1, 2)] + [Span(0, 3, [1] * 40)], "130 rows in one decode"),
