@@ -19,6 +19,7 @@ import pytest
 from outrider.engine.base import Engine, Span
 from outrider.engine.numpy_llama import NumpyEngine
 from outrider.engine.options import EngineOptions
+from tests.tiny_gguf import Tiny, write_random
 
 pytestmark = pytest.mark.model
 
@@ -51,6 +52,15 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     for path in tmp_path.iterdir():
         path.unlink()
+
+
+def llama_engine(path: Path) -> Engine:
+    """One thread: the threads of llama.cpp wait for each other in loops, which takes minutes where others work too."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed", exc_type=ImportError)
+    from outrider.engine.llama_engine import LlamaEngine
+
+    options = EngineOptions(n_ctx=512, n_threads=1, cache_type_k="f32", cache_type_v="f32", flash_attn="off")
+    return LlamaEngine(path, options)
 
 
 def float32_copy(source: Path, folder: Path) -> Path:
@@ -94,14 +104,10 @@ def test_smollm2_gives_the_same_bits_in_every_batch(smollm2: Path) -> None:
 
 def agree_with_llama(path: Path) -> float:
     """Greedy tokens must be equal; returns the largest difference of logits, in parts of their row's spread."""
-    from outrider.engine.llama_engine import LlamaEngine
-
-    # One thread: the threads of llama.cpp wait for each other in loops, which takes minutes where others work too.
-    exact = EngineOptions(n_ctx=256, n_threads=1, cache_type_k="f32", cache_type_v="f32", flash_attn="off")
-    with closing(LlamaEngine(path, exact)) as llama:
+    with closing(llama_engine(path)) as llama:
         prompt = llama.tokenizer.encode(PROMPT, add_special=True, parse_special=False)
         tokens, rows = greedy(llama, prompt, N_GREEDY)
-    with closing(NumpyEngine(path, n_ctx=256)) as engine:
+    with closing(NumpyEngine(path, n_ctx=512)) as engine:
         assert engine.tokenizer.encode(PROMPT, add_special=True, parse_special=False) == prompt
         # One batch: rows have the bits of one-by-one decoding, so equal best tokens make equal greedy texts.
         own_rows = engine.decode([Span(0, 0, prompt + tokens[:-1], N_GREEDY)]).logits
@@ -113,6 +119,25 @@ def test_smollm2_agrees_with_llama(smollm2: Path, folder: Path) -> None:
     difference = agree_with_llama(float32_copy(smollm2, folder))
     print(f"largest difference of a logit: {difference:.1e} of its row's spread")
     assert difference <= NEAR
+
+
+TINY = {
+    "llama": Tiny(),
+    "llama, rope_freqs and linear scaling": Tiny(rope_factors=True, rope_factor=4.0, rope_base=500.0, tied=True),
+    "llama, all biases": Tiny(bias=1.0, n_kv=1),
+    "qwen2": Tiny(architecture="qwen2", bias=50.0, n_embd=72),
+    "qwen2, linear scaling": Tiny(architecture="qwen2", bias=1.0, n_embd=72, rope_factor=4.0, tied=True),
+    "qwen3": Tiny(architecture="qwen3", head=34),
+}
+
+
+@pytest.mark.parametrize("tiny", TINY.values(), ids=TINY.keys())
+def test_tiny_models_agree_with_llama(tmp_path: Path, tiny: Tiny) -> None:
+    path = write_random(tmp_path / "tiny.gguf", tiny)
+    tokens = np.random.default_rng(0).integers(3, tiny.n_vocab, 401).tolist()
+    with closing(llama_engine(path)) as llama, closing(NumpyEngine(path, n_ctx=512)) as engine:
+        wanted, found = (e.decode([Span(0, 0, tokens, len(tokens))]).logits.copy() for e in (llama, engine))
+    assert np.all(np.abs(found - wanted).max(axis=1) <= NEAR * np.ptp(wanted, axis=1))
 
 
 @pytest.mark.nightly
