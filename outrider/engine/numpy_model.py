@@ -18,6 +18,9 @@ from outrider.engine.numpy_weights import Layer, Weights
 from outrider.engine.rope import Rope
 from outrider.engine.work_pool import WorkPool
 
+#: Positions from which attention is worth sharing out among threads, row by row.
+LONG = 256
+
 
 class NumpyModel:
     """Weights and angles for positions below `n_ctx`; the work is shared out over `pool`."""
@@ -58,10 +61,20 @@ class NumpyModel:
     def _mix(self, layer: int, q: Floats, k: Floats, v: Floats, spans: Sequence[Span], cache: KvCache) -> Floats:
         """Attention of each row over the rows before it and itself: [n, n_head · head]."""
         mixed = np.empty(q.shape, np.float32)
-        for span, rows in zip(spans, _rows_of(spans), strict=True):
-            cache.write(span.seq, layer, span.start, k[rows], v[rows])
-            for n_positions, row in enumerate(range(rows.start, rows.stop), span.start + 1):
-                mixed[row] = attend(q[row], *cache.read(span.seq, layer, n_positions))
+        rows: list[tuple[int, int]] = []  # sequence and number of positions seen, row by row of the batch
+        for span, at in zip(spans, _rows_of(spans), strict=True):
+            cache.write(span.seq, layer, span.start, k[at], v[at])
+            rows += [(span.seq, span.start + i) for i in range(1, len(span.tokens) + 1)]
+
+        def piece(i: int) -> None:
+            seq, n_positions = rows[i]
+            mixed[i] = attend(q[i], *cache.read(seq, layer, n_positions))
+
+        if max(n_positions for _, n_positions in rows) >= LONG:
+            self._pool.run(piece, len(rows))
+        else:
+            for i in range(len(rows)):
+                piece(i)
         return mixed.reshape(len(q), -1)
 
     def _feed_forward(self, layer: Layer, x: Floats) -> Floats:

@@ -21,6 +21,7 @@ class _Job:
     work: Callable[[int], None]
     n_pieces: int
     next_piece: count[int] = field(default_factory=count)  # `next` on it is atomic
+    finished: SimpleQueue[None] = field(default_factory=SimpleQueue)  # an item of each thread that took part
     error: BaseException | None = None
 
     def help(self) -> None:
@@ -41,7 +42,6 @@ class WorkPool:
         assert n_threads >= 1
         self.n_threads = n_threads
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._finished: SimpleQueue[None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._serve, name=f"outrider-numpy-{i}", daemon=True) for i in range(1, n_threads)
         ]
@@ -63,7 +63,7 @@ class WorkPool:
             self._jobs.put(job)
         job.help()
         for _ in range(n_called - self._withdraw()):
-            self._finished.get()
+            job.finished.get()
         if job.error is not None:
             raise job.error
 
@@ -81,7 +81,7 @@ class WorkPool:
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
             job.help()
-            self._finished.put(None)
+            job.finished.put(None)
 
     def close(self) -> None:
         """End the threads; idempotent."""

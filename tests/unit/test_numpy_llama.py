@@ -67,7 +67,8 @@ class Models:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
     patch = pytest.MonkeyPatch()
-    patch.setattr(numpy_kernels, "MIN_PIECE_BYTES", 1)  # even small matrices are shared out among threads
+    patch.setattr(numpy_kernels, "MIN_PIECE_BYTES", 1)  # even small matrices are shared out among threads,
+    patch.setattr(numpy_model, "LONG", 20)  # and attention in the second half of a text
     models = Models(tmp_path_factory.mktemp("models"))
     yield models
     models.close()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from queue import SimpleQueue
 
 import pytest
 
@@ -58,24 +57,18 @@ def test_usable_cpus() -> None:
 
 def test_run_returns_after_the_last_piece_not_before() -> None:
     pool = WorkPool(2)
-    caller, both, asked = threading.current_thread(), threading.Barrier(2), threading.Event()
-    ended: list[str] = []
+    both, release = threading.Barrier(2), threading.Event()
 
     def piece(_: int) -> None:
         both.wait(timeout=20)
-        if threading.current_thread() is not caller:
-            assert asked.wait(timeout=20)
-            ended.append("the other thread's")
+        if threading.current_thread() is not runner:
+            release.wait(timeout=20)
 
-    class Finished(SimpleQueue[None]):
-        def get(self, *args: object) -> None:
-            asked.set()
-            super().get()
-
-    pool._finished = Finished()
-    try:
-        pool.run(piece, 2)
-        assert ended == ["the other thread's"]
-    finally:
-        asked.set()
-        pool.close()
+    runner = threading.Thread(target=pool.run, args=(piece, 2))
+    runner.start()
+    runner.join(timeout=0.1)
+    still_running = runner.is_alive()
+    release.set()
+    runner.join()
+    pool.close()
+    assert still_running
