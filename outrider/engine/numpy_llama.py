@@ -56,8 +56,8 @@ class NumpyEngine(Engine):
             log.warning("numpy's BLAS cannot be set to one thread; set its thread count to 1 in the environment")
         self.n_batch, self.n_seq = n_batch, n_seq
         self.memory = "checkpoint" if checkpoint_only else "truncate"
-        self._pool = WorkPool(n_threads or usable_cpus())
         file = open_gguf(path)
+        self._pool = WorkPool(n_threads or usable_cpus())
         try:
             self._load(file, n_ctx)
             self._self_test(file)

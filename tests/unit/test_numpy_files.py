@@ -35,6 +35,14 @@ def written(tmp_path: Path, tiny: Tiny, tensors: Tensors | None = None) -> Path:
     return write_tensors(tmp_path / "tiny.gguf", tiny, random_tensors(tiny) if tensors is None else tensors)
 
 
+@pytest.mark.parametrize("content", [None, b"", b"GGUF", b"<html>"])
+def test_what_is_no_model_file_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "tiny.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    refusal(path)
+
+
 # --- tensors --------------------------------------------------------------------------------------------------------
 
 EVERY = {
