@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from outrider.types import DraftSampling
+
 
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
@@ -22,6 +24,8 @@ class SpeculationSettings:
     n_max: int = 3
     n_min: int = 0
     p_min: float = 0.0
+    draft_sampling: DraftSampling = "greedy"
+    synth_rates: Sequence[float] = ()  # not empty: the text is INVALID, drafts are accepted at random
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from outrider.wire.messages import (
     Ready,
     SessionMessage,
     Shutdown,
+    TextResult,
     Tokenize,
     TokenizeResult,
     VocabBlock,
@@ -57,6 +58,7 @@ class Live:
     session: Session
     on_text: Callable[[str], None]
     on_done: Callable[[dict[str, Any]], None]
+    on_emit: Callable[[Emit], None] | None = None  # the same text with its tokens
     asked_at: float = 0.0
 
 
@@ -105,7 +107,7 @@ class Service:
         self.fatal: OutriderError | None = None  # why this coordinator can serve nobody
         self.refused: dict[str, OutriderError] = {}  # workers that will not come back, by role
         self.n_dropped = 0  # messages that belonged to no connection
-        self._tokenizing: dict[int, tuple[Callable[[list[int]], None], Callable[[OutriderError], None]]] = {}
+        self._asked: dict[int, tuple[Callable[[Any], None], Callable[[OutriderError], None]]] = {}
         self._numbers = itertools.count(1)
         self._vocab = VocabCheck()
         self._next_beat = 0.0
@@ -135,13 +137,23 @@ class Service:
         on_error: Callable[[OutriderError], None],
     ) -> None:
         """Have the target turn a prompt into tokens; it must be connected."""
+        make = lambda inc, number: Tokenize(inc, number, text, list(messages), True, True, False)  # noqa: E731
+        self.ask_target(make, lambda result: on_tokens(result.tokens), on_error)
+
+    def ask_target(
+        self,
+        make: Callable[[int, int], Message],
+        on_result: Callable[[Any], None],
+        on_error: Callable[[OutriderError], None],
+    ) -> None:
+        """Have the target answer a question about text; `make` gets incarnation and request number."""
         target = self.target
         if target is None:
-            on_error(WorkerLostError("target worker: not connected, a prompt cannot be tokenized"))
+            on_error(WorkerLostError("target worker: not connected, text cannot be read"))
             return
         number = next(self._numbers)
-        self._tokenizing[number] = (on_tokens, on_error)
-        self.send(target, Tokenize(target.incarnation, number, text, list(messages), True, True))
+        self._asked[number] = (on_result, on_error)
+        self.send(target, make(target.incarnation, number))
 
     def submit(
         self,
@@ -149,8 +161,9 @@ class Service:
         chain: Chain,
         on_text: Callable[[str], None],
         on_done: Callable[[dict[str, Any]], None],
+        on_emit: Callable[[Emit], None] | None = None,
     ) -> int:
-        """Start a session; its number. `on_done` gets the object of `--json`.
+        """Start a session; its number. `on_done` gets the object of `--json`, `on_emit` the text token by token.
 
         Raises RequestError for a prompt that is empty, too long, or holds an id that the target does not have, and
         WorkerLostError without a target.
@@ -161,7 +174,7 @@ class Service:
         check_prompt(request.prompt, target.facts.n_vocab, target.facts.n_ctx)
         number = next(self._numbers)
         session = Session(replace(request, session=number), self.schedule, chain)
-        live = Live(session, on_text, on_done)
+        live = Live(session, on_text, on_done, on_emit)
         self.live[number] = live
         for connection in (target, self.draft):
             if connection is not None and connection.facts is not None:
@@ -236,12 +249,12 @@ class Service:
             case VocabBlock():
                 self._vocab.took(connection.worker_role, message)
                 self._check_vocab()
-            case TokenizeResult():
-                waiting = self._tokenizing.pop(message.request, None)
+            case TokenizeResult() | TextResult():
+                waiting = self._asked.pop(message.request, None)
                 if waiting is not None:
-                    waiting[0](message.tokens)
+                    waiting[0](message)
             case Failure() if message.request:
-                waiting = self._tokenizing.pop(message.request, None)
+                waiting = self._asked.pop(message.request, None)
                 if waiting is not None:
                     waiting[1](RequestError(message.reason))
             case SessionMessage():
@@ -315,9 +328,11 @@ class Service:
                     if connection is not None:
                         live.asked_at = self.clock()
                         self.send(connection, message)
-                case Emit(text, _):
-                    if text:
-                        live.on_text(text)
+                case Emit():
+                    if command.text:
+                        live.on_text(command.text)
+                    if live.on_emit is not None:
+                        live.on_emit(command)
                 case Finished():
                     self.live.pop(live.session.request.session, None)
                     live.on_done(result(live.session))
@@ -391,9 +406,9 @@ class Service:
             return
         self._vocab.forget(connection.worker_role)
         if connection.role == "target":
-            for _, on_error in self._tokenizing.values():
+            asked, self._asked = self._asked, {}
+            for _, on_error in asked.values():
                 on_error(WorkerLostError(f"target worker {connection.name!r} lost: {why}"))
-            self._tokenizing.clear()
         for live in list(self.live.values()):
             self._run(live, live.session.worker_lost(connection.worker_role, why, self.clock()))
             if connection.role == "target" and not self.keep_target:

@@ -23,7 +23,7 @@ from outrider.history import History
 from outrider.speculators.base import DraftParams
 from outrider.speculators.chain import Chain, Member
 from outrider.speculators.token_array import TokenArray
-from outrider.types import ModelFacts, SamplingParams, WorkerRole
+from outrider.types import Grammar, ModelFacts, SamplingParams, TokenLogprobs, WorkerRole
 from outrider.wire.messages import (
     MAX_DRAFT,
     Accept,
@@ -32,6 +32,7 @@ from outrider.wire.messages import (
     DraftTokens,
     End,
     Failure,
+    FailureCode,
     Message,
     Process,
     Rollback,
@@ -64,19 +65,32 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One committed token: the bytes it adds to the text, and the text that it released (which may lag behind)."""
+
+    token: int
+    piece: bytes
+    text: str
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Emit:
     """New text for the client, and the tokens committed since the last Emit (the text may lag behind them)."""
 
     text: str
     tokens: tuple[int, ...]
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The session is over. `error` is the one line that explains finish_reason "error"."""
+    """The session is over. `error` is the one line that explains finish_reason "error", `code` its kind if a worker
+    told it ("bad_request": the request can never be served as asked)."""
 
     reason: FinishReason
     error: str | None = None
+    code: FailureCode | None = None
 
 
 Command = Send | Emit | Finished
@@ -94,6 +108,8 @@ class Request:
     speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
     choice: int = 0
     row_hashes: bool = False
+    cache_prompt: bool = True  # rows of an earlier request may serve this one
+    grammar: Grammar | None = None
 
 
 @dataclass(slots=True)
@@ -108,7 +124,7 @@ class Peer:
 
 @dataclass(slots=True)
 class Counts:
-    """What happened so far. `draft_n` counts tokens that the target was asked to verify, committed or not."""
+    """What happened so far. `draft_n` counts drafted tokens that the target really tested, committed or not."""
 
     rounds: int = 0
     draft_n: int = 0
@@ -150,7 +166,9 @@ class Session:
         self.epoch = 0
         self.finish_reason: FinishReason | None = None
         self.error: str | None = None
+        self.error_code: FailureCode | None = None
         self.row_hashes: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []  # of each generated token, if asked for
         self.notes: list[str] = []  # why speculation is not what was asked for, in order
         self.n_first = 0  # tokens of the first round: they are not part of the generation rate
         self.started_at = self.first_token_at = self.finished_at = 0.0
@@ -211,6 +229,8 @@ class Session:
     def handle(self, message: Message, now: float) -> list[Command]:
         """A reply of a worker. One that does not belong to the request at hand changes nothing and is counted."""
         if not self._is_due(message):
+            if isinstance(message, Failure) and self._refuses_request(message):
+                return self._finish("error", now, message.reason, message.code)
             self.counts.n_stale += 1
             return []
         match message:
@@ -252,8 +272,19 @@ class Session:
         if peer.begun:
             return []
         peer.begun, peer.known_len = True, 0
-        settings = (request.sampling, len(request.prompt), request.choice, request.row_hashes)
-        return [Send(role, Begin(*self._stamp(role), *settings))]
+        for_target, spec = role == "target", request.speculation
+        begin = Begin(
+            *self._stamp(role),
+            sampling=request.sampling,
+            prompt_len=len(request.prompt),
+            choice=request.choice,
+            row_hashes=request.row_hashes,
+            reuse_rows=request.cache_prompt,
+            grammar=request.grammar if for_target else None,
+            synth_rates=list(spec.synth_rates) if for_target else [],
+            draft_sampling=spec.draft_sampling,
+        )
+        return [Send(role, begin)]
 
     def _is_due(self, message: Message) -> bool:
         waiting, role = self._waiting, self.waits_for
@@ -262,6 +293,16 @@ class Session:
         expected: type[Message] = Verdict if role == "target" else DraftTokens
         return isinstance(message, expected | Failure) and all(
             getattr(message, name) == getattr(waiting, name) for name in SessionMessage.__struct_fields__
+        )
+
+    def _refuses_request(self, failure: Failure) -> bool:
+        """Does the target say that it cannot serve this request, while the draft is still at work?"""
+        target = self._peers.get("target")
+        return (
+            self.phase is Phase.DRAFTING
+            and target is not None
+            and (failure.incarnation, failure.session) == (target.incarnation, self.request.session)
+            and failure.code == "bad_request"
         )
 
     def _ask_again(self) -> list[Command]:
@@ -368,7 +409,7 @@ class Session:
         return [*begin, Send("target", request)]
 
     def _on_verdict(self, verdict: Verdict, now: float) -> list[Command]:
-        if verdict.accepted > len(self._draft) or len(verdict.pieces) != len(verdict.tokens):
+        if verdict.n_tested > len(self._draft):
             return self._finish("error", now, "target worker: a verdict contradicts itself")
         self._failures["target"] = 0
         self.counts.target_decode_us += verdict.decode_us
@@ -377,30 +418,34 @@ class Session:
             self.first_token_at = now
             self.n_first = len(verdict.tokens)
             self.counts.n_cached = verdict.n_reused
-        n_committed, released, reason = self._commit(verdict)
+        parts, reason = self._commit(verdict)
+        n_committed = len(parts)
         self._searched.extend(self.history.tokens[len(self._searched) : -1])
         n_accepted = min(verdict.accepted, n_committed)
         if self._draft:
             self.chain.accept(0, n_accepted)
-        self.counts.add_round(len(self._draft), n_accepted)
+        self.counts.add_round(verdict.n_tested, n_accepted)
         self.row_hashes += verdict.row_hashes[:n_committed]
-        commands: list[Command] = [Emit(released, tuple(verdict.tokens[:n_committed]))]
+        self.logprobs += verdict.logprobs[:n_committed]
+        released = "".join(part.text for part in parts)
+        commands: list[Command] = [Emit(released, tuple(verdict.tokens[:n_committed]), tuple(parts))]
         if reason is not None:
             return commands + self._finish(reason, now)
         return commands + self._tell_draft(n_accepted) + self._start_round(now)
 
-    def _commit(self, verdict: Verdict) -> tuple[int, str, FinishReason | None]:
-        """Commit token by token until the text ends: how many, the text released, and why it ended."""
-        released = ""
+    def _commit(self, verdict: Verdict) -> tuple[list[Part], FinishReason | None]:
+        """Commit token by token until the text ends: what was committed, and why it ended."""
+        parts: list[Part] = []
         last = len(verdict.tokens) - 1
         for i, (token, piece) in enumerate(zip(verdict.tokens, verdict.pieces, strict=True)):
             self.history.extend((token,))
-            released += self.text.push(piece)
+            logprobs = verdict.logprobs[i] if verdict.logprobs else None
+            parts.append(Part(token, piece, self.text.push(piece), logprobs))
             if self.text.stopped_by is not None or (verdict.end_of_text and i == last):
-                return i + 1, released, "stop"
+                return parts, "stop"
             if len(self.generated) == self.request.n_predict:
-                return i + 1, released, "length"
-        return last + 1, released, None
+                return parts, "length"
+        return parts, None
 
     def _tell_draft(self, n_accepted: int) -> list[Command]:
         """Accept, and after a mismatch the rollback to the target's own token."""
@@ -426,16 +471,19 @@ class Session:
             self._peers[role].begun &= failure.code != "unknown_session"
             return self._ask_again()
         if role == "target":
-            return self._finish("error", now, f"target worker: {failure.reason}")
+            prefix = "" if failure.code == "bad_request" else "target worker: "
+            return self._finish("error", now, prefix + failure.reason, failure.code)
         self._draft_off = f"draft worker: {failure.reason}"
         return self._verify()
 
-    def _finish(self, reason: FinishReason, now: float, error: str | None = None) -> list[Command]:
-        self.finish_reason, self.error, self.finished_at = reason, error, now
+    def _finish(
+        self, reason: FinishReason, now: float, error: str | None = None, code: FailureCode | None = None
+    ) -> list[Command]:
+        self.finish_reason, self.error, self.error_code, self.finished_at = reason, error, code, now
         self.phase, self._waiting = Phase.DONE, None
         commands: list[Command] = []
         rest = self.text.finish()
         if rest:
             commands.append(Emit(rest, ()))
         commands += [Send(role, End(*self._stamp(role))) for role, peer in self._peers.items() if peer.begun]
-        return [*commands, Finished(reason, error)]
+        return [*commands, Finished(reason, error, code)]

@@ -21,6 +21,11 @@ Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 MAX_TOKENS = 1 << 20
 Tokens = Annotated[list[Token], Meta(max_length=MAX_TOKENS)]
 
+#: The most log-probabilities per position, and the smallest of them (JSON and msgpack checks know no -inf).
+MAX_PROBS = 100
+MIN_LOGPROB = -1e9
+Logprob = Annotated[float, Meta(ge=MIN_LOGPROB, le=0.0)]
+
 #: What a worker is for.
 WorkerRole = Literal["target", "draft"]
 
@@ -30,6 +35,20 @@ MemoryKind = Literal["truncate", "checkpoint"]
 
 class Value(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Base of the shared values."""
+
+
+#: How a draft picks its tokens: the most probable one, or with the noise of the target's own sampler.
+DraftSampling = Literal["greedy", "coupled"]
+
+#: Notations of a grammar.
+GrammarKind = Literal["json_schema", "gbnf"]
+
+
+class Grammar(Value, frozen=True):
+    """What a generated text must obey."""
+
+    kind: GrammarKind  # its notation
+    text: Annotated[str, Meta(min_length=1, max_length=1 << 20)]  # a JSON schema, or GBNF with the start rule `root`
 
 
 class LogitBias(Value, frozen=True):
@@ -59,7 +78,8 @@ class SamplingParams(Value, frozen=True, kw_only=True):
     logit_bias: Annotated[list[LogitBias], Meta(max_length=4096)] = []  # added before everything else
     ignore_eos: bool = False  # end-of-generation tokens are never sampled
     min_tokens: U32 = 0  # no end-of-generation token before this many generated tokens
-    n_probs: Annotated[int, Meta(ge=0, le=100)] = 0  # log-probabilities of that many best tokens per position
+    n_probs: Annotated[int, Meta(ge=0, le=MAX_PROBS)] = 0  # log-probabilities of that many best tokens per position
+    post_sampling_probs: bool = False  # those after the sampler's chain instead of the model's own
 
 
 #: Vocabularies are compared from this id on, by hashes of blocks of so many token texts: block k begins at id
@@ -95,6 +115,23 @@ class ModelFacts(Value, frozen=True, kw_only=True):
     memory_bytes: U64  # weights and caches, as far as the engine knows
     has_chat_template: bool  # can it render chat messages?
     vocab: VocabFacts  # for the compatibility gate
+
+
+class TokenLogprobs(Value, frozen=True, kw_only=True):
+    """What the target thought of one position: natural logarithms of probabilities, as `SamplingParams.n_probs` asks.
+
+    They are the model's own, before bias, penalties and temperature; with `post_sampling_probs` those of the candidates
+    that the sampler drew from.
+    """
+
+    logprob: Logprob  # of the token committed
+    tokens: Annotated[list[Token], Meta(max_length=MAX_PROBS)]  # the most probable ones, best first
+    logprobs: Annotated[list[Logprob], Meta(max_length=MAX_PROBS)]  # of these
+    pieces: Annotated[list[Annotated[bytes, Meta(max_length=65536)]], Meta(max_length=MAX_PROBS)]  # bytes of these
+
+    def __post_init__(self) -> None:
+        if not len(self.tokens) == len(self.logprobs) == len(self.pieces):
+            raise ValueError("`tokens`, `logprobs` and `pieces` differ in length")
 
 
 class ChatMessage(Value, frozen=True):

@@ -7,29 +7,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outrider.decoding.sampling import Sampler
-from outrider.decoding.verify import row_hash, verify
+from outrider.decoding.synthetic import conditional_rates, uniform_draws, verify_synthetic
+from outrider.decoding.verify import Verified, row_hash, verify
 from outrider.engine.base import Engine, Span
-from outrider.errors import EngineError, RequestError
-from outrider.types import ChatMessage
+from outrider.errors import EngineError
 from outrider.wire.messages import (
     Begin,
+    Detokenize,
     Message,
+    RenderChat,
     Tokenize,
-    TokenizeResult,
     Verdict,
     VerifyRequest,
 )
 from outrider.worker.chunk import ChunkSize
 from outrider.worker.replies import failure
 from outrider.worker.slots import Slot, SlotWorker
+from target_worker.constraint import Constrained, Grammars
+from target_worker.logprobs import logprobs
+from target_worker.text import answer
+
+if TYPE_CHECKING:
+    from outrider.decoding.verify import Constraint
 
 
 @dataclass(slots=True)
@@ -37,6 +45,8 @@ class Verification:
     """A VerifyRequest being worked on."""
 
     request: VerifyRequest
+    draft: Sequence[int]  # of the request, up to the first token that cannot be accepted
+    constraint: Constraint | None = None  # the grammar's state after the committed text
     n_evaluated: int = 0
     decode_us: int = 0
     #: Rows from the pending token on that came out of earlier batches, where one batch was too small for all.
@@ -44,12 +54,38 @@ class Verification:
 
 
 class TargetSlot(Slot):
-    """A session on the target: its sampler, and the verification at hand."""
+    """A session on the target: its sampler and grammar, and the verification at hand."""
 
-    def __init__(self, begin: Begin, sampler: Sampler) -> None:
+    def __init__(self, begin: Begin, sampler: Sampler, constrained: Constrained | None) -> None:
         super().__init__(begin)
         self.sampler = sampler
+        self.constrained = constrained
+        self.synthetic: tuple[list[float], Iterator[float]] | None = None
+        if begin.synth_rates:
+            self.synthetic = conditional_rates(begin.synth_rates), uniform_draws(begin.sampling.seed)
         self.job: Verification | None = None
+
+    @property
+    def generated(self) -> list[int]:
+        """Committed tokens that were not given."""
+        return self.history.tokens[self.begin.prompt_len :]
+
+    def verification(self, request: VerifyRequest) -> Verification:
+        """The work on `request`. Raises EngineError or RequestError where the grammar allows no text from here."""
+        draft: Sequence[int] = request.draft
+        if self.synthetic is not None:
+            draft = draft[: len(self.begin.synth_rates)]
+        if self.constrained is None:
+            return Verification(request, draft)
+        state = self.constrained.after(self.generated)
+        return Verification(request, draft[: state.valid_len(draft)], state)
+
+    def verify(self, job: Verification, rows: Sequence[NDArray[np.float32]]) -> Verified:
+        """The target's tokens. rows: [pending] + draft. Raises EngineError where a row leaves no choice."""
+        history, n_generated = self.history.tokens, len(self.history) - self.begin.prompt_len
+        if self.synthetic is not None:
+            return verify_synthetic(self.sampler, rows, job.draft, history, n_generated, *self.synthetic)
+        return verify(self.sampler, rows, job.draft, history, n_generated, constraint=job.constraint)
 
 
 class TargetWorker(SlotWorker[TargetSlot]):
@@ -61,19 +97,20 @@ class TargetWorker(SlotWorker[TargetSlot]):
         super().__init__(engine)
         self.chunk = ChunkSize(engine.n_batch)
         self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
+        self.grammars = Grammars(engine.tokenizer, engine.n_vocab, self.eog)
 
     # --- handle --------------------------------------------------------------------------------------------------
 
     def make_slot(self, begin: Begin) -> TargetSlot:
         sampler = Sampler(begin.sampling, begin.choice, self.engine.n_vocab, self.eog)
-        return TargetSlot(begin, sampler)
+        return TargetSlot(begin, sampler, self.grammars.compile(begin.grammar) if begin.grammar else None)
 
     def handle_other(self, message: Message) -> list[Message]:
         match message:
             case VerifyRequest():
                 return self.on_prefix(message, self._start)
-            case Tokenize():
-                return [self._tokenize(message)]
+            case Tokenize() | Detokenize() | RenderChat():
+                return [answer(self.engine.tokenizer, message)]
         return super().handle_other(message)
 
     def _start(self, slot: TargetSlot, request: VerifyRequest) -> list[Message]:
@@ -89,24 +126,17 @@ class TargetWorker(SlotWorker[TargetSlot]):
                 )
             ]
         slot.cache.rewind()
-        slot.job = Verification(request)
+        slot.job = slot.verification(request)
         return []
 
     def cancel_job(self, slot: TargetSlot) -> None:
         slot.job = None
 
     def missing(self, slot: TargetSlot) -> list[int]:
-        return slot.cache.missing(slot.job.request.draft if slot.job else None)
+        return slot.cache.missing(slot.job.draft if slot.job else None)
 
     def n_waiting(self) -> int:
         return sum(slot.job is not None for slot in self.slots.values())
-
-    def _tokenize(self, request: Tokenize) -> Message:
-        try:
-            tokens = tokenize(self.engine, request.text, request.messages, request.add_special, request.parse_special)
-        except RequestError as error:
-            return failure(request, "bad_request", str(error))
-        return TokenizeResult(request.incarnation, request.request, tokens)
 
     # --- execute -------------------------------------------------------------------------------------------------
 
@@ -163,14 +193,19 @@ class TargetWorker(SlotWorker[TargetSlot]):
             job.rows += [row.copy() for row in rows]  # the view dies with the next decode
             return []
         slot.job = None
-        return [self._verdict(slot, job, [*job.rows, *rows])]
+        rows_of_job = [*job.rows, *rows]
+        try:
+            return [self._verdict(slot, job, slot.verify(job, rows_of_job), rows_of_job)]
+        except EngineError as error:
+            return [failure(job.request, "engine", str(error))]
 
     # --- report --------------------------------------------------------------------------------------------------
 
-    def _verdict(self, slot: TargetSlot, job: Verification, rows: Sequence[NDArray[np.float32]]) -> Verdict:
+    def _verdict(
+        self, slot: TargetSlot, job: Verification, outcome: Verified, rows: Sequence[NDArray[np.float32]]
+    ) -> Verdict:
         request, piece = job.request, self.engine.tokenizer.piece
         n_generated = request.committed_len - slot.begin.prompt_len
-        outcome = verify(slot.sampler, rows, request.draft, slot.history.tokens, n_generated)
         return Verdict(
             request.incarnation,
             request.session,
@@ -178,6 +213,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
             request.epoch,
             request.committed_len,
             number=0,
+            n_tested=len(job.draft),
             accepted=outcome.accepted,
             tokens=list(outcome.tokens),
             pieces=[piece(token) for token in outcome.tokens],
@@ -186,16 +222,5 @@ class TargetWorker(SlotWorker[TargetSlot]):
             n_reused=slot.n_reused,
             n_evaluated=job.n_evaluated,
             decode_us=job.decode_us,
+            logprobs=logprobs(slot.sampler, outcome, rows, slot.history.tokens, n_generated, piece),
         )
-
-
-def tokenize(
-    engine: Engine, text: str, messages: Sequence[ChatMessage], add_special: bool, parse_special: bool
-) -> list[int]:
-    """Tokens of `text`, or of `messages` in the model's chat template (its BOS text is not doubled)."""
-    if not messages:
-        return engine.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
-    rendered = engine.tokenizer.render_chat([(message.role, message.content) for message in messages])
-    tokens = engine.tokenizer.encode(rendered, add_special=add_special, parse_special=True)
-    bos = engine.tokenizer.vocab.bos
-    return tokens[1:] if tokens[:2] == [bos, bos] else tokens

@@ -85,7 +85,8 @@ def make_request(
     n_max: int = 3,
     **options: Any,
 ) -> Request:
-    limits = {name: options.pop(name) for name in ("n_min", "p_min") if name in options}
+    names = ("n_min", "p_min", "draft_sampling", "synth_rates")
+    limits = {name: options.pop(name) for name in names if name in options}
     settings = SpeculationSettings(types=types, n_max=n_max, **limits)
     return Request(session=1, prompt=prompt, sampling=sampling, n_predict=n_predict, speculation=settings, **options)
 

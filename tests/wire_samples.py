@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect as mi
 
-from outrider.types import ChatMessage, LogitBias, ModelFacts, SamplingParams, VocabFacts
+from outrider.types import ChatMessage, Grammar, LogitBias, ModelFacts, SamplingParams, TokenLogprobs, VocabFacts
 from outrider.wire import messages as m
 
 MESSAGE_TYPES: tuple[type[m.Message], ...] = get_args(m.AnyMessage)
@@ -30,6 +30,7 @@ _FACTS = ModelFacts(
     vocab=_VOCAB,
 )
 _SAMPLING = SamplingParams(seed=42, temp=0.75, logit_bias=[LogitBias(token=7, bias=-1.5)], n_probs=2)
+_LOGPROBS = TokenLogprobs(logprob=-0.5, tokens=[5, 7], logprobs=[-0.5, -1e9], pieces=[b" a", b"\xff"])
 _IDS = (3, 2**40, 17, 2, 129)  # incarnation, session, round, epoch, committed_len
 
 SAMPLES: dict[str, m.Message] = {
@@ -40,7 +41,17 @@ SAMPLES: dict[str, m.Message] = {
         m.Ready(3, _FACTS),
         m.VocabRequest(3, 2),
         m.VocabBlock(3, 2, 2053, [b"ab", b"\xff\x00", b""]),
-        m.Begin(*_IDS, sampling=_SAMPLING, prompt_len=100, choice=0, row_hashes=True),
+        m.Begin(
+            *_IDS,
+            sampling=_SAMPLING,
+            prompt_len=100,
+            choice=0,
+            row_hashes=True,
+            reuse_rows=False,
+            grammar=Grammar("gbnf", 'root ::= "é"'),
+            synth_rates=[0.5, 0.25],
+            draft_sampling="coupled",
+        ),
         m.Process(*_IDS, prefix_hash=2**61 - 2, keep_len=128, tail=[300]),
         m.DraftRequest(
             *_IDS, prefix_hash=99, keep_len=127, tail=[1, 2**31 - 1], n_max=3, n_min=0, p_min=0.75, credit=0
@@ -61,6 +72,7 @@ SAMPLES: dict[str, m.Message] = {
         m.Verdict(
             *_IDS,
             number=0,
+            n_tested=2,
             accepted=1,
             tokens=[5, 9],
             pieces=[b" a", b"\xf0\x9f"],
@@ -69,12 +81,16 @@ SAMPLES: dict[str, m.Message] = {
             n_reused=128,
             n_evaluated=3,
             decode_us=11000,
+            logprobs=[_LOGPROBS, _LOGPROBS],
         ),
         m.Rollback(*_IDS, prefix_hash=98, keep_len=128, tail=[9]),
         m.Accept(*_IDS, n_accepted=1, by_other=False),
         m.End(*_IDS),
-        m.Tokenize(3, 8, "", [ChatMessage("user", "Grüße 🎈")], True, False),
-        m.TokenizeResult(3, 8, [1, 2, 3]),
+        m.Tokenize(3, 8, "", [ChatMessage("user", "Grüße 🎈")], True, False, True),
+        m.TokenizeResult(3, 8, [1, 2, 3], [b"", b"Gr", b"\xc3"]),
+        m.Detokenize(3, 9, [1, 2, 3], True),
+        m.RenderChat(3, 10, [ChatMessage("user", "Grüße 🎈")], True, '{"enable_thinking": false}'),
+        m.TextResult(3, 10, "user: Grüße 🎈"),
         m.Heartbeat(3, 2**63, 1),
         m.Failure(*_IDS, request=0, code="missing_prefix", reason="12 tokens known, 128 assumed"),
         m.Shutdown(3, "end of run"),
@@ -104,7 +120,8 @@ def _values(info: mi.Type) -> st.SearchStrategy[Any]:
             low = ge if ge is not None else gt
             return st.floats(low, le, exclude_min=ge is None, allow_nan=False)
         case mi.StrType(pattern=None):
-            return st.text(st.characters(exclude_categories=["Cs"]), max_size=min(info.max_length or 0, 50))
+            letters = st.characters(exclude_categories=["Cs"])
+            return st.text(letters, min_size=info.min_length or 0, max_size=min(info.max_length or 0, 50))
         case mi.StrType():
             return st.text("azAZ09_.-", min_size=info.min_length or 0, max_size=info.max_length)
         case mi.BytesType():
@@ -113,9 +130,27 @@ def _values(info: mi.Type) -> st.SearchStrategy[Any]:
             return st.sampled_from(info.values)
         case mi.ListType():
             return st.lists(_values(info.item_type), min_size=info.min_length or 0, max_size=12)
+        case mi.NoneType():
+            return st.none()
+        case mi.UnionType():
+            return st.one_of([_values(kind) for kind in info.types])
+        case mi.StructType() if info.cls is TokenLogprobs:
+            return _logprobs(info)
         case mi.StructType():
             return st.builds(info.cls, **{field.name: _values(field.type) for field in info.fields})
     raise NotImplementedError(info)
+
+
+def _logprobs(info: mi.StructType) -> st.SearchStrategy[Any]:
+    """Its lists have one length."""
+    one = {field.name: _values(getattr(field.type, "item_type", field.type)) for field in info.fields}
+    best = st.lists(st.tuples(one["tokens"], one["logprobs"], one["pieces"]), max_size=4)
+
+    def build(logprob: float, best: list[tuple[int, float, bytes]]) -> TokenLogprobs:
+        tokens, logprobs, pieces = (list(column) for column in zip(*best, strict=True)) if best else ([], [], [])
+        return TokenLogprobs(logprob=logprob, tokens=tokens, logprobs=logprobs, pieces=pieces)
+
+    return st.builds(build, one["logprob"], best)
 
 
 def _least(info: mi.IntType) -> int:
@@ -140,8 +175,15 @@ def _with_equal_lengths(cls: type[m.Message]) -> Any:
         n = len(values["tokens"])
         pieces = (values["pieces"] + [b""] * n)[:n]
         hashes = (values["row_hashes"] + [0] * n)[:n] if values["row_hashes"] else []
+        logprobs = (values["logprobs"] * n)[:n] if values["logprobs"] else []
         at_end = values["end_of_text"] and values["accepted"] % 2 == 0
-        return values | {"pieces": pieces, "row_hashes": hashes, "accepted": n - (0 if at_end else 1)}
+        return values | {
+            "pieces": pieces,
+            "row_hashes": hashes,
+            "logprobs": logprobs,
+            "accepted": n - (0 if at_end else 1),
+            "n_tested": max(values["n_tested"], n),
+        }
 
     return {m.DraftTokens: draft, m.Verdict: verdict}.get(cls, lambda values: values)  # type: ignore[call-overload]
 

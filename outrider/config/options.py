@@ -282,6 +282,7 @@ OPTIONS: tuple[Option, ...] = (
     _row("sampling.ignore_eos", "--ignore-eos", "never sample the end of the text"),
     _row("sampling.min_tokens", "--min-tokens", "no end of the text before this many tokens"),
     _row("sampling.n_probs", "--n-probs --logprobs", "report the probabilities of this many best tokens"),
+    _row("sampling.post_sampling_probs", "", "report the probabilities after bias, penalties, truncation and temperature"),
     _row("generation.prompt", "-p --prompt", "the prompt"),
     _row("generation.file", "-f --file", "file that holds the prompt; - reads stdin", "FILE", path=True),
     _row("generation.prompt_tokens", "--prompt-tokens", "the prompt as token ids, comma list", "LIST"),

@@ -9,7 +9,7 @@ tokens, backwards by the library's rollback. States form a tree; the matcher is 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from outrider.decoding.sampling import Mask
-
-GrammarKind = Literal["json_schema", "gbnf"]
+    from outrider.types import GrammarKind
 
 #: All tokenisations of an allowed text are allowed, not only the usual one.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from outrider.decoding.truncation import Ids, Logits, Probs
     from outrider.types import SamplingParams
 
+    TopProbs = list[tuple[int, float]]  # token, probability
     Mask = NDArray[np.bool_]  # [n_vocab], True = allowed
 
 
@@ -91,6 +92,13 @@ class Sampler:
         order = np.argsort(-logits, kind="stable")
         powers = np.exp(self._scaled(logits[order]))
         return ids[order], powers / powers.sum()
+
+    def drawn_from(self, row: Logits, history: Sequence[int], n_generated: int, mask: Mask | None = None) -> TopProbs:
+        """The tokens that `sample` may give and their probabilities, most probable first; greedy has one."""
+        if self._greedy:
+            return [(self.sample(row, history, n_generated, mask), 1.0)]
+        ids, probs = self.candidates(row, history, n_generated, mask)
+        return [(token, p) for token, p in zip(ids.tolist(), probs.tolist(), strict=True) if p > 0.0]
 
     def _adjusted(
         self, row: Logits, counts: Counter[int], position: int, n_generated: int, mask: Mask | None

@@ -21,9 +21,8 @@ from outrider.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from outrider.decoding.sampling import Sampler
+    from outrider.decoding.verify import Rows
 
 _BISECTIONS = 32
 
@@ -130,7 +129,7 @@ def accept_len(ends: Sequence[bool], conditional: Sequence[float], draws: Iterat
 
 def verify_synthetic(
     sampler: Sampler,
-    rows: NDArray[np.float32],
+    rows: Rows,
     draft: Sequence[int],
     history: Sequence[int],
     n_generated: int,

@@ -7,7 +7,7 @@ sequences; it knows nothing of drafts, sessions or sockets.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -67,8 +67,15 @@ class Tokenizer(Protocol):
         """Raw vocabulary texts of ids `first … first+count-1` (fewer at the end): what the vocabulary gate compares."""
         ...
 
-    def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
-        """(role, content) pairs rendered by the model's own chat template, with the generation prompt.
+    def render_chat(
+        self,
+        messages: Sequence[tuple[str, str]],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
+        """(role, content) pairs rendered by the model's own chat template, with the head of the assistant's answer if
+        `add_generation_prompt`; `variables` are further ones of the template.
 
         Raises RequestError if the model has none or the template refuses."""
         ...

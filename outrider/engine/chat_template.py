@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NoReturn
 
 from jinja2 import TemplateError
@@ -18,6 +19,8 @@ from outrider.errors import RequestError
 
 MAX_SOURCE = 1 << 20  # characters
 MAX_OUTPUT = 1 << 23  # characters
+
+_NO_VARIABLES: Mapping[str, object] = MappingProxyType({})
 
 #: What a template can raise by working on values that it did not expect.
 _TEMPLATE_FAULTS = (
@@ -40,8 +43,11 @@ def render_chat(
     eos: str,
     add_bos: bool,
     add_eos: bool,
+    add_generation_prompt: bool = True,
+    variables: Mapping[str, object] = _NO_VARIABLES,
 ) -> str:
-    """The text of the (role, content) messages, ending with the head of the assistant's answer.
+    """The text of the (role, content) messages, ending with the head of the assistant's answer if
+    `add_generation_prompt`. `variables`: further ones, which cannot replace those that every template has.
 
     bos, eos: texts of these tokens, for templates that write them. Where the tokenizer adds them too (`add_bos`,
     `add_eos`), the template's own at the ends are left out, so that a prompt never has them twice. Raises RequestError
@@ -52,8 +58,9 @@ def render_chat(
     if len(source) > MAX_SOURCE:
         raise RequestError(f"the model's chat template has {len(source)} characters, the limit is {MAX_SOURCE}")
     names = {
+        **variables,
         "messages": [{"role": role, "content": content} for role, content in messages],
-        "add_generation_prompt": True,
+        "add_generation_prompt": add_generation_prompt,
         "bos_token": bos,
         "eos_token": eos,
     }

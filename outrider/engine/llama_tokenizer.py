@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from outrider.engine.chat_template import render_chat
@@ -59,10 +59,18 @@ class LlamaTokenizer:
     def texts(self, first: int, count: int) -> list[bytes]:
         return self._texts[first : first + count]
 
-    def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[tuple[str, str]],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
         return render_chat(
             self._template,
             messages,
+            add_generation_prompt=add_generation_prompt,
+            variables=variables or {},
             bos=self._shown(self.vocab.bos),
             eos=self._shown(self.vocab.eos),
             add_bos=self.vocab.add_bos,

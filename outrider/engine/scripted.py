@@ -11,7 +11,7 @@ best token differs from that of an engine with `disagree=0`).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -85,10 +85,16 @@ class ScriptedTokenizer:
     def texts(self, first: int, count: int) -> list[bytes]:
         return [b"<%d>" % token for token in range(first, min(first + count, self.vocab.n_vocab))]
 
-    def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[tuple[str, str]],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
         if not messages:
             raise RequestError("chat: there is no message; give at least one")
-        return "".join(f"<{role}>{content}\n" for role, content in messages) + "<assistant>"
+        return "".join(f"<{role}>{content}\n" for role, content in messages) + "<assistant>" * add_generation_prompt
 
 
 class ScriptedEngine(Engine):

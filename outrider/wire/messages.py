@@ -16,18 +16,22 @@ import msgspec
 from msgspec import Meta
 
 from outrider.types import (
+    MAX_TOKENS,
     U16,
     U32,
     U64,
     ChatMessage,
+    DraftSampling,
+    Grammar,
     ModelFacts,
     Probability,
     SamplingParams,
     Token,
+    TokenLogprobs,
     Tokens,
 )
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 3
 
 #: A draft longer than this is a protocol error; `n_max` is bounded by it too.
 MAX_DRAFT = 512
@@ -121,6 +125,11 @@ class Begin(SessionMessage, frozen=True, tag=10):
     prompt_len: U32  # tokens of the committed text that were given, not generated
     choice: U32  # which of several answers to one prompt: part of the key of the random stream
     row_hashes: bool  # report a hash of the logits row of every committed position
+    reuse_rows: bool  # rows of an earlier session with the same prefix may be kept
+    grammar: Grammar | None  # what the generated tokens must obey; to the target alone
+    synth_rates: Annotated[list[Probability], Meta(max_length=MAX_DRAFT)]  # not empty: INVALID output, the draft is
+    # accepted up to position i with this probability; to the target alone
+    draft_sampling: DraftSampling  # how a draft picks its tokens where temp > 0
 
 
 class Prefix(SessionMessage, frozen=True):
@@ -176,6 +185,7 @@ class Verdict(SessionMessage, frozen=True, tag=15):
     """target worker → coordinator. What the target sampled, row by row: as far as it equals the draft, and one more."""
 
     number: U32  # counts the verdicts of one VerifyRequest, from 0
+    n_tested: U16  # how many tokens of the draft were evaluated; the rest was cut at one that the grammar forbids
     accepted: U16  # how many tokens of the draft the target sampled too
     tokens: Annotated[list[Token], Meta(min_length=1, max_length=MAX_DRAFT + 1)]  # what was sampled: accepted + 1, or
     # `accepted` where the last accepted token ends the text
@@ -185,13 +195,16 @@ class Verdict(SessionMessage, frozen=True, tag=15):
     n_reused: U32  # rows of an earlier session that this one could keep (its prompt cache)
     n_evaluated: U32  # rows the engine evaluated for this reply
     decode_us: Microseconds  # time inside Engine.decode
+    logprobs: Annotated[list[TokenLogprobs], Meta(max_length=MAX_DRAFT + 1)]  # of each token; empty unless asked for
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
         if n != self.accepted + 1 and not (n == self.accepted and self.end_of_text):
             raise ValueError("`tokens` are not `accepted` + 1")
-        if len(self.pieces) != n or len(self.row_hashes) not in (0, n):
-            raise ValueError("`tokens`, `pieces` and `row_hashes` differ in length")
+        if self.accepted > self.n_tested:
+            raise ValueError("more was accepted than tested")
+        if len(self.pieces) != n or {len(self.row_hashes), len(self.logprobs)} - {0, n}:
+            raise ValueError("`tokens`, `pieces`, `row_hashes` and `logprobs` differ in length")
 
 
 class Rollback(Prefix, frozen=True, tag=16):
@@ -223,6 +236,7 @@ class Tokenize(Message, frozen=True, tag=20):
     messages: Annotated[list[ChatMessage], Meta(max_length=4096)]  # not empty: `text` is ignored
     add_special: bool  # add BOS and EOS where the model's flags say so
     parse_special: bool  # control tokens written out in the text are recognised
+    with_pieces: bool  # also tell the bytes of each token
 
 
 class TokenizeResult(Message, frozen=True, tag=21):
@@ -231,6 +245,36 @@ class TokenizeResult(Message, frozen=True, tag=21):
     incarnation: U32  # of the request
     request: U64  # of the request
     tokens: Tokens  # token ids
+    pieces: Annotated[list[Annotated[bytes, Meta(max_length=65536)]], Meta(max_length=MAX_TOKENS)]  # bytes that each
+    # adds to a text; empty unless asked for
+
+
+class Detokenize(Message, frozen=True, tag=22):
+    """coordinator → target worker. Tokens to text. Reply: TextResult, or Failure."""
+
+    incarnation: U32  # of the target's connection
+    request: U64  # number that the reply repeats
+    tokens: Tokens  # token ids
+    special: bool  # write control tokens out too
+
+
+class RenderChat(Message, frozen=True, tag=23):
+    """coordinator → target worker. Chat messages to text, by the target's own template. Reply: TextResult, or
+    Failure."""
+
+    incarnation: U32  # of the target's connection
+    request: U64  # number that the reply repeats
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)]  # the conversation
+    add_generation_prompt: bool  # end with the head of the assistant's answer
+    variables: Line  # JSON object of further variables of the template; empty: none
+
+
+class TextResult(Message, frozen=True, tag=24):
+    """target worker → coordinator. The text of a Detokenize or RenderChat."""
+
+    incarnation: U32  # of the request
+    request: U64  # of the request
+    text: Text  # what it came to
 
 
 # --- life and death ----------------------------------------------------------------------------------------------
@@ -248,7 +292,7 @@ class Heartbeat(Message, frozen=True, tag=30):
 class Failure(SessionMessage, frozen=True, tag=31):
     """both ways. The request that these five numbers name failed (all 0: it concerns the connection itself)."""
 
-    request: U64  # of a Tokenize or Generate, else 0
+    request: U64  # of a Tokenize, Detokenize, RenderChat or Generate, else 0
     code: FailureCode  # what the receiver can act on
     reason: Line  # the same in words
 
@@ -314,6 +358,9 @@ AnyMessage = (
     | End
     | Tokenize
     | TokenizeResult
+    | Detokenize
+    | RenderChat
+    | TextResult
     | Heartbeat
     | Failure
     | Shutdown

@@ -143,6 +143,8 @@ class SlotWorker(ABC, Generic[SlotT]):
         try:
             if slot.bound is None:
                 slot.bound = self._take_sequence(slot.history.tokens)
+                if not slot.begin.reuse_rows:
+                    slot.cache.clear()
                 slot.cache.commit(slot.history.tokens, keep_len=0)
                 slot.n_reused = slot.cache.rewind()
             else:

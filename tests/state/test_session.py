@@ -60,7 +60,20 @@ def draft(request: SessionMessage, tokens: list[int]) -> DraftTokens:
 
 def verdict(request: SessionMessage, tokens: list[int], accepted: int, end: bool = False) -> Verdict:
     pieces = [bytes([token % 256]) for token in tokens]
-    return Verdict(*stamp(request), 0, accepted, tokens, pieces, end, [], 0, 1, 10)  # type: ignore[arg-type]
+    return Verdict(
+        *stamp(request),
+        0,
+        max(accepted, len(getattr(request, "draft", []))),
+        accepted,
+        tokens,
+        pieces,
+        end,
+        [],
+        0,
+        1,
+        10,
+        [],
+    )  # type: ignore[arg-type]
 
 
 def failure(request: SessionMessage, code: Any, reason: str = "why") -> Failure:
@@ -185,7 +198,7 @@ def test_a_target_that_keeps_failing_ends_the_request_with_its_reason() -> None:
     for _ in range(2):
         (request,) = messages(session.handle(failure(request, "engine", "no memory"), 1.0))  # type: ignore[arg-type]
     commands = session.handle(failure(request, "engine", "no memory"), 1.0)  # type: ignore[arg-type]
-    assert commands[-1] == Finished("error", "target worker: no memory")
+    assert commands[-1] == Finished("error", "target worker: no memory", "engine")
 
 
 def test_a_verdict_that_contradicts_itself_ends_the_request() -> None:

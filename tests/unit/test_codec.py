@@ -79,7 +79,7 @@ def test_a_context_of_the_largest_size_fits() -> None:
 
 
 def test_the_most_chat_messages_fit() -> None:
-    message = m.Tokenize(1, 2, "", [m.ChatMessage("user", "x" * 64)] * 4096, True, True)
+    message = m.Tokenize(1, 2, "", [m.ChatMessage("user", "x" * 64)] * 4096, True, True, False)
     assert decode(encode(message)) == message
 
 
@@ -233,10 +233,11 @@ def test_arrays_that_belong_together_have_one_length() -> None:
     draft, verdict = as_array(SAMPLES["DraftTokens"]), as_array(SAMPLES["Verdict"])
     for i in (8, 9, 10):
         assert "differ in length" in refused(pack(replaced(draft, (i,), draft[i][:1])))
-    refused(pack(replaced(verdict, (7,), 2)))  # accepted
-    refused(pack(replaced(verdict, (7,), 0)))
-    refused(pack(replaced(verdict, (9,), [b"x"])))  # pieces
-    refused(pack(replaced(verdict, (11,), [1])))  # row_hashes
+    assert "more was accepted" in refused(pack(replaced(verdict, (7,), 0)))  # n_tested
+    refused(pack(replaced(verdict, (8,), 2)))  # accepted
+    refused(pack(replaced(verdict, (8,), 0)))
+    refused(pack(replaced(verdict, (10,), [b"x"])))  # pieces
+    refused(pack(replaced(verdict, (12,), [1])))  # row_hashes
 
 
 def test_a_float_that_is_not_finite_does_not_leave() -> None:
@@ -314,7 +315,7 @@ def test_an_array_of_very_many_arrays_is_refused() -> None:
 def test_the_size_is_bounded_on_both_sides() -> None:
     text = "x" * (1 << 22)
     with pytest.raises(ProtocolError, match=str(MAX_MESSAGE_BYTES)):
-        encode(m.Tokenize(1, 2, text, [m.ChatMessage("user", text)], True, True))
+        encode(m.Tokenize(1, 2, text, [m.ChatMessage("user", text)], True, True, False))
     assert str(MAX_MESSAGE_BYTES) in refused(bytes(MAX_MESSAGE_BYTES + 1))
     refused(bytes(120_000_000))
 
