@@ -10,10 +10,13 @@ import math
 import re
 
 from outrider.engine.gguf_header import Header, fail
+from outrider.engine.options import FLOAT_CACHE_TYPES, EngineOptions
+from outrider.errors import ConfigError
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
 MAX_WINDOW = 1 << 30
+CACHE_BLOCK = 32  # numbers per block of every quantised type of cache
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
@@ -33,6 +36,23 @@ def check_metadata(header: Header) -> None:
     if scaling not in _ROPE_SCALINGS:
         known = ", ".join(_ROPE_SCALINGS)
         fail(header.path, f"{architecture}.rope.scaling.type is {scaling!r}, not one of {known}", "convert it again")
+
+
+def check_cache_types(header: Header, options: EngineOptions) -> None:
+    """Raise ConfigError if keys or values of this model cannot be stored in the blocks of a quantised type."""
+    architecture = header.metadata.get("general.architecture")
+    n_heads = _number(header, f"{architecture}.attention.head_count", 0)
+    shared = _number(header, f"{architecture}.embedding_length", 0) // n_heads if n_heads else 0
+    for name, cache_type, key in (
+        ("cache_type_k", options.cache_type_k, "key_length"),
+        ("cache_type_v", options.cache_type_v, "value_length"),
+    ):
+        width = _number(header, f"{architecture}.attention.{key}", shared)
+        if cache_type not in FLOAT_CACHE_TYPES and width % CACHE_BLOCK:
+            raise ConfigError(
+                f"{name} = {cache_type!r} stores blocks of {CACHE_BLOCK} numbers, the heads of {header.path} have "
+                f"{width}; use one of {', '.join(FLOAT_CACHE_TYPES)}"
+            )
 
 
 def _number(header: Header, key: str, default: int) -> int:

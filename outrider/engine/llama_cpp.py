@@ -213,16 +213,16 @@ class NativeContext:
     n_seq: as llama.cpp counts them; n_ctx: positions of all of them together.
     """
 
-    def __init__(self, model: NativeModel, options: EngineOptions, n_ctx: int, n_seq: int) -> None:
+    def __init__(self, model: NativeModel, options: EngineOptions, n_ctx: int, n_seq: int, flash_attn: str) -> None:
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max = n_ctx, n_seq
-        # llama.cpp aborts if a batch cannot hold a row of each sequence.
-        params.n_batch = max(options.n_batch, n_seq)
-        params.n_ubatch = min(options.n_ubatch, params.n_batch)
+        # llama.cpp aborts if a batch cannot hold a row of each sequence, or all rows that get a snapshot and one more.
+        params.n_batch = max(options.n_batch, n_seq, options.n_rs_seq + 2)
+        params.n_ubatch = max(min(options.n_ubatch, options.n_batch), options.n_rs_seq + 2)
         params.n_outputs_max = params.n_outputs_max_per_seq = params.n_batch
         params.n_threads, params.n_threads_batch = threads(options)
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
-        params.flash_attn_type = FLASH_ATTN[options.flash_attn]
+        params.flash_attn_type = FLASH_ATTN[flash_attn]
         params.n_rs_seq = options.n_rs_seq
         params.swa_full = True  # rows outside the window stay, so that they can come into it again by a rollback
         params.kv_unified = n_seq > 1  # sequences share rows when copied; with one it only costs 50 us a decode

@@ -32,7 +32,8 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """Defaults are llama.cpp's own, `n_batch` (2048 there) and the thread counts (4 there) excepted.
+    """Defaults are llama.cpp's own, `n_batch` (2048 there), the thread counts (4 there) and flash attention on a CPU
+    (`llama_engine.flash_attention`) excepted.
 
     Raises ConfigError, naming the option, its value and what is allowed.
     """

@@ -6,6 +6,7 @@ import ctypes
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ import llama_cpp.llama_cpp as lib
 
 from outrider.engine.base import Span
 from outrider.engine.factory import create_engine
-from outrider.engine.llama_cpp import gpu_devices
-from outrider.engine.llama_engine import LlamaEngine
+from outrider.engine.llama_cpp import Device, gpu_devices
+from outrider.engine.llama_engine import LlamaEngine, chosen_devices, flash_attention
 from outrider.engine.options import EngineOptions
 from outrider.errors import CacheError, ConfigError, ContextFullError, EngineError, ModelFileError
 from tests.model.llama_kit import NEAR, WRITERS, distance, extend, fresh_logits, opened, tiny_model
@@ -109,6 +110,14 @@ def test_more_outputs_than_are_computed_at_a_time(path: Path, options: dict[str,
         assert distance(np.concatenate(rows), wanted) < NEAR
 
 
+@pytest.mark.parametrize("options", [{"n_batch": 2}, {"n_ubatch": 1}, {"n_batch": 1, "n_seq": 3}])
+def test_more_snapshots_than_rows_of_a_batch(folder: Path, options: dict[str, int]) -> None:
+    with opened(tiny_model(folder, "lfm2"), n_rs_seq=5, **options) as engine:
+        some = TOKENS[: min(engine.n_batch, 20)]
+        assert np.isfinite(extend(engine, some)).all()
+        assert engine.length(0) == len(some)
+
+
 def test_the_context_is_filled_to_the_last_position(path: Path) -> None:
     """All sequences at once: what one uses is not missing for another."""
     with opened(path, n_ctx=300, n_batch=100, n_seq=3) as engine:
@@ -197,10 +206,15 @@ def test_close_is_final_and_idempotent(path: Path) -> None:
 
 
 def test_quantised_caches(folder: Path, path: Path) -> None:
-    with opened(tiny_model(folder, "gemma3"), cache_type_k="q8_0", cache_type_v="q8_0", flash_attn="on") as engine:
+    for flash_attn in ("auto", "on"):
+        options = {"cache_type_k": "q8_0", "cache_type_v": "q8_0", "flash_attn": flash_attn}
+        with opened(tiny_model(folder, "gemma3"), **options) as engine:
+            assert np.isfinite(extend(engine, TOKENS)).all()
+    with opened(tiny_model(folder, "gemma3"), cache_type_k="q4_0", flash_attn="off") as engine:
         assert np.isfinite(extend(engine, TOKENS)).all()
-    with pytest.raises(EngineError, match="K cache type q8_0 with block size 32 does not divide"):
-        create_engine("llama", str(path), EngineOptions(n_ctx=64, cache_type_k="q8_0"))
+    for options in ({"cache_type_k": "q8_0"}, {"cache_type_v": "q4_0"}, {"cache_type_k": "q5_1", "flash_attn": "off"}):
+        with pytest.raises(ConfigError, match=r"^cache_type_. = .* blocks of 32 numbers, the heads of .* have 18"):
+            create_engine("llama", str(path), EngineOptions(n_ctx=64, **options))
 
 
 def test_devices_that_are_not_there(path: Path) -> None:
@@ -217,6 +231,45 @@ def test_layers_for_a_gpu_that_is_not_there(path: Path) -> None:
         create_engine("llama", str(path), EngineOptions(n_gpu_layers=7))
     with opened(path, n_gpu_layers=0) as engine:
         assert engine.n_vocab == Tiny().n_vocab
+
+
+GPU = Device("CUDA0", "a GPU", 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "devices", "wanted"),
+    [
+        ({}, [], "off"),
+        ({"cache_type_v": "q8_0"}, [], "on"),
+        ({"flash_attn": "on"}, [], "on"),
+        ({}, [GPU], "auto"),
+        ({"flash_attn": "off"}, [GPU], "off"),
+        ({"devices": "none"}, [GPU], "off"),
+        ({"n_gpu_layers": 0}, [GPU], "off"),
+        ({"devices": "CUDA0", "n_gpu_layers": 5}, [GPU], "auto"),
+    ],
+)
+def test_flash_attention_where_it_is_worth_it(options: dict[str, Any], devices: list[Device], wanted: str) -> None:
+    assert flash_attention(EngineOptions(**options), devices) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, None),
+        ({"devices": "none"}, []),
+        ({"devices": "CUDA0"}, [GPU]),
+        ({"devices": "none", "n_gpu_layers": 9}, []),
+    ],
+)
+def test_devices_are_chosen_by_name(options: dict[str, Any], wanted: list[Device] | None) -> None:
+    assert chosen_devices(EngineOptions(**options), [GPU]) == wanted
+
+
+@pytest.mark.parametrize("names", ["cuda0", "CUDA0,CUDA1", "", "CUDA0,none"])
+def test_unknown_devices_are_refused_with_the_known_ones(names: str) -> None:
+    with pytest.raises(ConfigError, match="is not there; use none, CUDA0"):
+        chosen_devices(EngineOptions(devices=names), [GPU])
 
 
 @pytest.mark.parametrize(
