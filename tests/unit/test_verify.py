@@ -204,6 +204,7 @@ def test_speculative_equals_plain(case: tuple[SamplingParams, int, int, int, boo
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 @settings(max_examples=10_000)
 @given(CASES, st.data())
 def test_speculative_equals_plain_at_length(
