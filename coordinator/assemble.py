@@ -16,10 +16,13 @@ from coordinator.signals import Signals
 from outrider.config import Config, has_draft_worker, to_json, why_off
 from outrider.config.convert import speculator_params
 from outrider.connect import open_router
-from outrider.errors import OutriderError, WorkerLostError
+from outrider.decoding.synthetic import resolve_rates
+from outrider.errors import OutriderError, RequestError, WorkerLostError
 from outrider.speculators.chain import Chain
 from outrider.speculators.factory import Shared, load_shared, make_chain
+from outrider.speculators.types import longest_draft
 from outrider.types import WorkerRole
+from outrider.wire.messages import MAX_DRAFT
 from outrider.wire.transport import RouterTransport
 
 
@@ -68,12 +71,17 @@ def make_schedule(config: Config) -> Schedule:
 def make_request(config: Config, prompt: list[int]) -> Request:
     """The request that a configuration describes, for these prompt tokens."""
     spec, generation = config.speculative, config.generation
+    rates = synthetic_rates(config)
+    if rates and generation.constraint is not None:
+        raise RequestError("this coordinator accepts drafts at random (synthetic acceptance): it can obey no grammar")
     settings = SpeculationSettings(
         types=tuple(spec.types),
         off_reason=why_off(config),
         n_max=spec.draft_n_max,
         n_min=spec.draft_n_min,
         p_min=spec.draft_p_min,
+        draft_sampling=spec.draft_sampling,
+        synth_rates=tuple(rates),
     )
     return Request(
         session=0,
@@ -83,7 +91,17 @@ def make_request(config: Config, prompt: list[int]) -> Request:
         stops=tuple(generation.stop),
         speculation=settings,
         row_hashes=generation.row_hashes,
+        grammar=generation.constraint,
     )
+
+
+def synthetic_rates(config: Config) -> list[float]:
+    """The rates at which drafts are accepted whatever the target samples; empty: the target decides, as it should.
+
+    Raises SyntheticAcceptanceError for settings that do not fit the longest draft."""
+    spec = config.speculative
+    n_max = min(longest_draft(spec.types, speculator_params(spec)), MAX_DRAFT)
+    return resolve_rates(n_max, spec.synth_len, spec.synth_rates)
 
 
 def load_tables(config: Config) -> Shared:
@@ -109,6 +127,7 @@ def running(
 
     Raises what keeps a worker from getting ready, and Interrupted on a signal before that.
     """
+    synthetic_rates(config)  # what is wrong with them is said before anything is started
     with closing(open_router(config.coordinator)) as transport:
         coordinator = config.coordinator
         service = Service(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.session import Session
+from coordinator.session import Part, Session
 
 
 def result(session: Session) -> dict[str, Any]:
@@ -16,6 +16,7 @@ def result(session: Session) -> dict[str, Any]:
         "text": session.text.text,
         "tokens": session.generated,
         "prompt_tokens": len(request.prompt),
+        "valid": not request.speculation.synth_rates,
         "finish_reason": session.finish_reason,
         "stopped_by": session.text.stopped_by,
         "timings": timings(session),
@@ -23,9 +24,24 @@ def result(session: Session) -> dict[str, Any]:
     }
     if session.error is not None:
         answer["error"] = session.error
+        answer["error_code"] = session.error_code
+    if request.sampling.n_probs:
+        answer["logprobs"] = [_logprobs(part) for part in session.parts if part.logprobs is not None]
     if request.row_hashes:
         answer["row_hashes"] = [f"{value:016x}" for value in session.row_hashes]
     return answer
+
+
+def _logprobs(part: Part) -> dict[str, Any]:
+    """One generated token and what the target thought of it. Names are llama-server's."""
+    own = part.logprobs
+    assert own is not None
+    best = zip(own.tokens, own.pieces, own.logprobs, strict=True)
+    return {**_token(part.token, part.piece, own.logprob), "top_logprobs": [_token(*entry) for entry in best]}
+
+
+def _token(token: int, piece: bytes, logprob: float) -> dict[str, Any]:
+    return {"id": token, "token": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": logprob}
 
 
 def timings(session: Session) -> dict[str, Any]:
@@ -71,6 +87,8 @@ def speculation(session: Session) -> dict[str, Any]:
         "n_max": settings.n_max,
         "n_min": settings.n_min,
         "p_min": settings.p_min,
+        "draft_sampling": settings.draft_sampling,
+        "synthetic": bool(settings.synth_rates),
         "per_type": {member.type: member.counters.stats().summary() for member in session.chain.members},
     }
 
@@ -85,6 +103,10 @@ def summary(answer: Mapping[str, Any]) -> str:
         f"generated   {t['predicted_n']} tokens, {t['predicted_per_second']:.1f} per second, {t['rounds']} rounds"
         f" (ended by {answer['finish_reason']})",
     ]
+    if s["synthetic"]:
+        lines.insert(
+            0, "INVALID     synthetic acceptance: drafts were accepted at random, this is not the target's text"
+        )
     if s["status"] == "on":
         lines.append(
             f"drafts      {t['draft_n_accepted']} of {t['draft_n']} tokens accepted ({rate:.0%}),"

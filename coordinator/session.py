@@ -168,7 +168,7 @@ class Session:
         self.error: str | None = None
         self.error_code: FailureCode | None = None
         self.row_hashes: list[int] = []
-        self.logprobs: list[TokenLogprobs] = []  # of each generated token, if asked for
+        self.parts: list[Part] = []  # one for each generated token
         self.notes: list[str] = []  # why speculation is not what was asked for, in order
         self.n_first = 0  # tokens of the first round: they are not part of the generation rate
         self.started_at = self.first_token_at = self.finished_at = 0.0
@@ -426,7 +426,7 @@ class Session:
             self.chain.accept(0, n_accepted)
         self.counts.add_round(verdict.n_tested, n_accepted)
         self.row_hashes += verdict.row_hashes[:n_committed]
-        self.logprobs += verdict.logprobs[:n_committed]
+        self.parts += parts
         released = "".join(part.text for part in parts)
         commands: list[Command] = [Emit(released, tuple(verdict.tokens[:n_committed]), tuple(parts))]
         if reason is not None:

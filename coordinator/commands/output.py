@@ -7,7 +7,7 @@ from typing import Any
 
 from coordinator.result import summary, to_json
 from outrider.config import Config
-from outrider.errors import WorkerLostError
+from outrider.errors import RequestError, WorkerLostError
 
 
 class Output:
@@ -37,13 +37,16 @@ class Output:
 
 
 def report(config: Config, answer: dict[str, Any]) -> int:
-    """Print what is left to print; the exit code. Raises WorkerLostError if the request failed."""
+    """Print what is left to print; the exit code. Raises RequestError if the request can never be served as asked, and
+    WorkerLostError if it failed otherwise."""
     out = Output(enabled=True)
     if config.generation.json:
         out.write(to_json(answer) + "\n")
     elif not config.generation.stream:
         out.write(answer["text"])
         out.end()
+    if answer.get("error_code") == "bad_request":
+        raise RequestError(answer["error"])
     if answer["finish_reason"] == "error":
         raise WorkerLostError(answer["error"])
     if not config.generation.json:

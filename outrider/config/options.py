@@ -217,6 +217,11 @@ OPTIONS: tuple[Option, ...] = (
         "--spec-draft-p-min --draft-p-min",
         "stop drafting before a token less probable than this (among the ten best)",
     ),
+    _row(
+        "speculative.draft_sampling",
+        "--spec-draft-sampling",
+        "coupled: at temp > 0 the draft samples with the noise of the target's sampler",
+    ),
     _row("speculative.schedule", "--schedule", "order of drafting and verifying"),
     _row(
         "speculative.synth_len",
@@ -282,7 +287,9 @@ OPTIONS: tuple[Option, ...] = (
     _row("sampling.ignore_eos", "--ignore-eos", "never sample the end of the text"),
     _row("sampling.min_tokens", "--min-tokens", "no end of the text before this many tokens"),
     _row("sampling.n_probs", "--n-probs --logprobs", "report the probabilities of this many best tokens"),
-    _row("sampling.post_sampling_probs", "", "report the probabilities after bias, penalties, truncation and temperature"),
+    _row(
+        "sampling.post_sampling_probs", "", "report the probabilities after bias, penalties, truncation and temperature"
+    ),
     _row("generation.prompt", "-p --prompt", "the prompt"),
     _row("generation.file", "-f --file", "file that holds the prompt; - reads stdin", "FILE", path=True),
     _row("generation.prompt_tokens", "--prompt-tokens", "the prompt as token ids, comma list", "LIST"),
@@ -295,6 +302,12 @@ OPTIONS: tuple[Option, ...] = (
         form=forms.stop_string,
         adds=True,
     ),
+    _row(
+        "generation.grammar", "--grammar", "the answer obeys this grammar, in GBNF with the start rule `root`", "GBNF"
+    ),
+    _row("generation.grammar_file", "--grammar-file", "file that holds the grammar", "FILE", path=True),
+    _row("generation.json_schema", "-j --json-schema", "the answer is JSON that obeys this schema; {}: any", "SCHEMA"),
+    _row("generation.json_schema_file", "-jf --json-schema-file", "file that holds the JSON schema", "FILE", path=True),
     _row("generation.json", "--json", "print one JSON object with text, tokens, timings and speculation"),
     _row("generation.stream", "--stream", "print the text as it comes, not at its end"),
     _row("generation.row_hashes", "--row-hashes", "report a hash of the logits behind every token"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 _NO_SAMPLER = "not supported; the samplers are --temp, --top-k, --top-p, --min-p, --typical and the penalties"
 _NO_ORDER = "the order of the samplers is fixed: bias, penalties, top_k, typical_p, top_p, min_p, temp"
 _NO_DOWNLOAD = "Outrider downloads nothing; give the path of a GGUF file"
-_NO_GRAMMAR = "grammars are not supported yet"
 _NO_MASK = "use --cpus or --cpus-draft with a list such as 0-3,8"
 _NO_BATCH_THREADS = "one number of threads serves both; use --threads or --threads-draft"
 _NO_OVERRIDE = "placing single tensors is not supported; use --n-gpu-layers and --device"
@@ -22,7 +21,6 @@ _SAMPLERS = {
         _NO_SAMPLER,
     ),
     **dict.fromkeys(("samplers", "sampler_seq", "sampling_seq"), _NO_ORDER),
-    **dict.fromkeys(("grammar", "grammar_file", "json_schema", "json_schema_file"), _NO_GRAMMAR),
 }
 
 REFUSED_FLAGS: dict[str, str] = {
@@ -38,7 +36,6 @@ REFUSED_FLAGS: dict[str, str] = {
     },
     **dict.fromkeys(("-r", "--reverse-prompt"), "use --stop"),
     **dict.fromkeys(("-cnv", "--conversation", "-i", "--interactive"), "use --chat; one run answers one prompt"),
-    **dict.fromkeys(("-j",), _NO_GRAMMAR),
     **dict.fromkeys(("-e", "--escape"), "prompts are taken as they are; use --file for newlines"),
     **dict.fromkeys(
         ("-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url", "-hfd", "-hfrd", "--hf-repo-draft"),
@@ -55,6 +52,10 @@ REFUSED_FLAGS: dict[str, str] = {
 
 REFUSED_KEYS: dict[str, str] = {
     **{f"sampling.{name}": reason for name, reason in _SAMPLERS.items()},
+    **{
+        f"sampling.{name}": f"use generation.{name}"
+        for name in ("grammar", "grammar_file", "json_schema", "json_schema_file")
+    },
     "speculative.p_split": "retired: no speculative decoder reads it any more",
     "speculative.draft_max": "use speculative.n_max",
     "speculative.draft_min": "use speculative.n_min",

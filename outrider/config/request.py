@@ -22,13 +22,21 @@ from outrider.errors import ConfigError, RequestError
 
 TABLES = ("sampling", "generation", "speculative")
 #: Keys that a request sends in fields of its own, or that concern only the printing or the files of a host.
-_NOT_SENT = frozenset({"generation.prompt", "generation.file", "generation.prompt_tokens", "generation.json"})
+_NOT_SENT = frozenset(
+    f"generation.{name}" for name in ("prompt", "file", "prompt_tokens", "json", "grammar_file", "json_schema_file")
+)
 #: Lengths that the running coordinator caps: key -> 0 counts as "do not draft".
 _CAPPED = (
     "n_max",
     *("ngram_simple.size_m", "ngram_map_k.size_m", "ngram_map_k4v.size_m", "ngram_mod.n_max", "ngram_suffix.n_max"),
 )
-_HOST_ONLY = ("speculative.ngram_cache.", "speculative.ngram_mod.pool", "speculative.schedule")
+_HOST_ONLY = (
+    "speculative.ngram_cache.",
+    "speculative.ngram_mod.pool",
+    "speculative.schedule",
+    "speculative.synth_",
+)
+_GRAMMARS = ("generation.grammar", "generation.json_schema")
 
 
 def request_options(merged: Merged) -> str:
@@ -73,6 +81,10 @@ def _within(base: Config, asked: Merged) -> Config:
         key = f"speculative.{name}"
         if key in changes:
             changes[key] = min(changes[key], get(base, key))
+    if any(changes.get(key) for key in _GRAMMARS):
+        if all(changes.get(key) for key in _GRAMMARS):
+            raise RequestError(f"request: one grammar at a time: {' and '.join(_GRAMMARS)} are both given")
+        changes = dict.fromkeys(_GRAMMARS, "") | changes
     _check_types(base, changes.get("speculative.types", []))
     return _changed(base, changes)
 

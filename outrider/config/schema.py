@@ -13,7 +13,7 @@ from msgspec import Meta, field
 
 from outrider.engine.options import MAX_SEQ, MAX_THREADS, EngineKind
 from outrider.speculators.types import TYPE_NAMES
-from outrider.types import MAX_TOKENS, SamplingParams, Tokens
+from outrider.types import MAX_TOKENS, DraftSampling, Grammar, SamplingParams, Tokens
 from outrider.wire.messages import MAX_DRAFT
 
 INT32_MAX = 2**31 - 1
@@ -31,6 +31,7 @@ Size = Annotated[int, Meta(ge=1, le=1024)]
 Length = Annotated[int, Meta(ge=0, le=1024)]
 Hits = Annotated[int, Meta(ge=1, le=INT32_MAX)]
 MAX_CPU = 4095
+GrammarText = Annotated[str, Meta(max_length=1 << 20)]
 SpecType = Annotated[str, Meta(pattern=f"^({'|'.join(name for name in TYPE_NAMES if name != 'none')})$")]
 Cpu = Annotated[int, Meta(ge=0, le=MAX_CPU)]
 
@@ -102,6 +103,7 @@ class Speculative(Section, frozen=True, kw_only=True):
     n_max: Count = 3
     n_min: Annotated[int, Meta(ge=-INT32_MAX, le=INT32_MAX)] = 0
     p_min: float = 0.0
+    draft_sampling: DraftSampling = "greedy"
     schedule: Schedule = "lockstep"
     synth_len: float | None = None
     synth_rates: list[float] = []
@@ -142,9 +144,20 @@ class Generation(Section, frozen=True, kw_only=True):
     chat: bool = False
     n_predict: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] = -1
     stop: list[Annotated[str, Meta(min_length=1, max_length=65536)]] = []
+    grammar: GrammarText = ""
+    grammar_file: str = ""
+    json_schema: GrammarText = ""
+    json_schema_file: str = ""
     json: bool = False
     stream: bool = True
     row_hashes: bool = False
+
+    @property
+    def constraint(self) -> Grammar | None:
+        """What the answer must obey; at most one of the two is set."""
+        if self.json_schema:
+            return Grammar("json_schema", self.json_schema)
+        return Grammar("gbnf", self.grammar) if self.grammar else None
 
 
 class Coordinator(Section, frozen=True, kw_only=True):

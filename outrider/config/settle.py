@@ -6,13 +6,14 @@ warning. Nothing that was asked for is dropped without one of the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
 import msgspec
 
 from outrider.config.convert import engine_options
+from outrider.config.grammar_files import read_grammar_files
 from outrider.config.merge import DEFAULT, LEVELS, Merged, Origin, get
 from outrider.config.options import BY_KEY
 from outrider.config.schema import Config, Worker
@@ -25,6 +26,12 @@ _LLAMA_ONLY = ("n_gpu_layers", "devices", "cache_type_k", "cache_type_v", "flash
 _NOT_READ = {"numpy": _LLAMA_ONLY, "scripted": (*_LLAMA_ONLY, "threads")}
 
 _PROMPTS = ("generation.prompt", "generation.file", "generation.prompt_tokens")
+_GRAMMARS = (
+    "generation.grammar",
+    "generation.grammar_file",
+    "generation.json_schema",
+    "generation.json_schema_file",
+)
 
 Rule = Callable[[Merged], Iterator[str]]
 
@@ -32,21 +39,20 @@ Rule = Callable[[Merged], Iterator[str]]
 def settle(merged: Merged) -> Merged:
     """The same with the types of speculation decided and every rule applied; `warnings` has grown by theirs."""
     remote = bool(merged.config.client.connect)
-    merged = _choose_prompt(merged)
+    merged = _choose_one(_choose_one(merged, "prompt", _PROMPTS), "grammar", _GRAMMARS)
+    merged = read_grammar_files(merged)
     merged = merged if remote else _choose_types(_drop_followed(merged))
     warnings = [warning for rule in (CLIENT_RULES if remote else RULES) for warning in rule(merged)]
     return replace(merged, warnings=[*merged.warnings, *warnings])
 
 
-def _choose_prompt(merged: Merged) -> Merged:
-    """A prompt of a stronger source replaces those of weaker ones, whatever their kind. Raises ConfigError for two in
-    one source."""
-    given = {
-        key: LEVELS.index(merged.origins[key].level) for key in _PROMPTS if get(merged.config, key) not in (None, "")
-    }
+def _choose_one(merged: Merged, what: str, keys: Sequence[str]) -> Merged:
+    """Of keys that exclude one another, one of a stronger source replaces those of weaker ones. Raises ConfigError for
+    two in one source."""
+    given = {key: LEVELS.index(merged.origins[key].level) for key in keys if get(merged.config, key) not in (None, "")}
     strongest = [key for key in given if given[key] == max(given.values())]
     if len(strongest) > 1:
-        raise ConfigError(f"one prompt at a time: {strongest[0]} and {strongest[1]} are both given")
+        raise ConfigError(f"one {what} at a time: {strongest[0]} and {strongest[1]} are both given")
     generation, origins = merged.config.generation, dict(merged.origins)
     for key in given.keys() - set(strongest):
         generation = msgspec.structs.replace(generation, **{key.partition(".")[2]: BY_KEY[key].default})
@@ -155,14 +161,14 @@ def _settings_of_unused_types(merged: Merged) -> Iterator[str]:
 
 def _owner(key: str) -> str | None:
     """The type of speculation that a key belongs to."""
-    if key in ("speculative.n_max", "speculative.n_min", "speculative.p_min"):
+    if key in ("speculative.n_max", "speculative.n_min", "speculative.p_min", "speculative.draft_sampling"):
         return "draft-simple"
     table = BY_KEY[key].section.partition("speculative.")[2]
     return table.replace("_", "-") or None
 
 
 def _synthetic(merged: Merged) -> Iterator[str]:
-    yield from ()
+    """The values are checked where the longest draft is known (`coordinator/assemble.py`)."""
     spec = merged.config.speculative
     if spec.synth_len is None and not spec.synth_rates:
         return
@@ -170,8 +176,9 @@ def _synthetic(merged: Merged) -> Iterator[str]:
         raise ConfigError("--spec-synth-len and --spec-synth-rates exclude one another: give one")
     if not spec.types:
         raise ConfigError("synthetic acceptance needs speculation: give -md or --spec-type")
-    # When the target worker can do it, this becomes a loud warning that the text is invalid.
-    raise ConfigError("synthetic acceptance (speculative.synth_len, synth_rates) cannot run yet: leave it out")
+    if merged.config.generation.constraint is not None:
+        raise ConfigError("synthetic acceptance writes whatever was drafted: it excludes a grammar")
+    yield "SYNTHETIC ACCEPTANCE: drafts are accepted at random, the text is INVALID; for measuring speed only"
 
 
 def _chat_needs_text(merged: Merged) -> Iterator[str]:

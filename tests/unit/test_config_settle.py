@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from outrider.config import has_draft_worker, why_off
@@ -9,6 +11,7 @@ from outrider.config.merge import Merged, merge
 from outrider.config.settle import require_request, require_target, settle
 from outrider.errors import ConfigError
 from outrider.speculators.types import LOOKUP_TYPES, MODEL_TYPES, RUNNABLE
+from outrider.types import Grammar
 from tests.unit.config_samples import setting
 
 TARGET = {"target.model": "t.gguf"}
@@ -138,7 +141,9 @@ def test_what_travels_is_in_bounds() -> None:
         ({"generation.prompt": "a", "generation.file": "b"}, "one prompt at a time"),
         ({"generation.prompt": "a", "generation.prompt_tokens": "1"}, "one prompt at a time"),
         ({"generation.prompt_tokens": "1", "generation.chat": "true"}, "--chat"),
+        ({"generation.grammar": "a", "generation.json_schema_file": "b"}, "one grammar at a time"),
         ({"speculative.synth_len": "2", "speculative.synth_rates": "0.5"}, "exclude one another"),
+        ({"speculative.synth_len": "2", "generation.grammar": "a"}, "excludes a grammar"),
         ({"target.name": "same", "draft.name": "same"}, "give them different names"),
         ({"coordinator.listen": "tcp://127.0.0.1:1"}, "needs coordinator.keys"),
         ({"coordinator.listen": "tcp://127.0.0.1:1", "coordinator.keys": "k"}, "needs coordinator.allow"),
@@ -166,11 +171,34 @@ def test_remote_addresses_where_they_are_meant() -> None:
     settled(PAIR, {**TCP, "coordinator.listen": "tcp://0.0.0.0:1", "coordinator.allow_remote": "true"})
 
 
-def test_synthetic_acceptance_is_refused_and_not_ignored() -> None:
-    with pytest.raises(ConfigError, match="cannot run yet"):
-        settled(PAIR, {"speculative.synth_len": "2"})
+def test_synthetic_acceptance_is_loud() -> None:
+    assert any("INVALID" in line for line in settled(PAIR, {"speculative.synth_len": "2"}).warnings)
+    assert any("INVALID" in line for line in settled(PAIR, {"speculative.synth_rates": "0.5,0.5,0"}).warnings)
+    assert not settled(PAIR).warnings
     with pytest.raises(ConfigError, match="needs speculation"):
         settled(TARGET, {"speculative.synth_len": "2"})
+
+
+def test_a_grammar_in_a_file_becomes_its_text(tmp_path: Path) -> None:
+    file = tmp_path / "list.gbnf"
+    file.write_text('root ::= "é"\n')
+    merged = settled(TARGET, {"generation.grammar_file": str(file)})
+    assert merged.config.generation.constraint == Grammar("gbnf", 'root ::= "é"\n')
+    assert merged.config.generation.grammar_file == ""
+    schema = settled(TARGET, {"generation.json_schema": "{}"}).config.generation
+    assert schema.constraint == Grammar("json_schema", "{}")
+    assert settled(TARGET).config.generation.constraint is None
+
+
+@pytest.mark.parametrize(("content", "words"), [(None, "No such file"), (b"\xff", "not UTF-8"), (b" \n", "is empty")])
+def test_a_grammar_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None, words: str) -> None:
+    file = tmp_path / "schema.json"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match="generation\\.json_schema_file") as caught:
+        settled(TARGET, {"generation.json_schema_file": str(file)})
+    assert str(file) in str(caught.value)
+    assert words in str(caught.value)
 
 
 def test_a_draft_on_another_engine_does_not_follow_in_what_it_does_not_have() -> None:
