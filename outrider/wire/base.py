@@ -84,10 +84,11 @@ class Dealer(Protocol):
 
 def take_within(timeout_s: float, take: Callable[[], T | None], poll: Callable[[float], object]) -> T | None:
     """What `take` finds, asked again after each `poll`, until something is there or the time is over."""
+    taken = take()
+    if taken is not None or timeout_s <= 0:
+        return taken
     deadline = time.monotonic() + timeout_s
-    while True:
-        taken = take()
-        left_s = deadline - time.monotonic()
-        if taken is not None or left_s <= 0:
-            return taken
+    while taken is None and (left_s := deadline - time.monotonic()) > 0:
         poll(left_s)
+        taken = take()
+    return taken

@@ -22,7 +22,7 @@ from outrider.errors import SendError
 from outrider.wire.base import Dealer
 from outrider.wire.codec import encode
 from outrider.wire.link_state import LinkState
-from outrider.wire.messages import Heartbeat, Hello, Message
+from outrider.wire.messages import PROTOCOL_VERSION, Failure, Heartbeat, Hello, Message
 from outrider.wire.waker import Waker
 
 _log = logging.getLogger("outrider.wire")
@@ -54,11 +54,11 @@ class WorkerLink:
 
     def receive(self, timeout_s: float | None = 0.0) -> list[Message]:
         """All messages that are there; if none are, waits for one (None: for ever)."""
-        messages: list[Message] = []
-        with contextlib.suppress(queue.Empty):
-            messages.append(self._take(timeout_s))
-            while True:
-                messages.append(self._take(0.0))
+        try:
+            messages = [self._take(timeout_s)]
+        except queue.Empty:
+            return []
+        messages += [self._take(0.0) for _ in range(self._inbox.qsize())]  # only this thread takes any out
         if not self._listening:
             self._waker.wake()
         return messages
@@ -101,11 +101,12 @@ class WorkerLink:
     def _run(self) -> None:
         try:
             while not self._closing:
+                # In the order of haste: what follows `_hear` holds up the work thread, for both need the interpreter.
                 self._wait()
                 self._notice_connection()
-                self._hear()
-                self._speak()
                 self._push()
+                self._speak()
+                self._hear()
             self._push()  # what was sent just before close
         except BaseException as error:  # the work thread must not wait for a thread that is gone
             self._inbox.put(error)
@@ -135,12 +136,17 @@ class WorkerLink:
         if not self._listening:
             self._state.still_there(time.monotonic())
             return
-        while self._inbox.qsize() < self._max_inbox and (message := self._dealer.recv()) is not None:
-            meaning = self._state.hear(message, time.monotonic())
-            if meaning == "forward":
-                self._inbox.put(message)
-            elif meaning == "stale":
-                self.counts["stale"] += 1
+        message = self._dealer.recv()  # one a turn: `_wait` returns at once while there are more
+        if message is None:
+            return
+        meaning = self._state.hear(message, time.monotonic())
+        if meaning == "forward":
+            self._inbox.put(message)
+        elif meaning == "foreign":
+            reason = f"the coordinator does not speak protocol {PROTOCOL_VERSION}: bring both to one version"
+            self._inbox.put(Failure(0, 0, 0, 0, 0, request=0, code="refused", reason=reason))
+        elif meaning == "stale":
+            self.counts["stale"] += 1
 
     def _speak(self) -> None:
         n_silences = self._state.n_silences

@@ -3,7 +3,7 @@
     no connection ──connected──▶ greeting ──Welcome──▶ welcome
           ▲                       │   ▲                   │
           └──────disconnected─────┘   └── unknown to the coordinator, or it fell silent
-    greeting ──Failure "refused"──▶ refused, for good
+    greeting, welcome ──Failure "refused"──▶ refused, for good
 
 While greeting, Hello is repeated; while welcome, Heartbeat.
 """
@@ -18,7 +18,7 @@ from outrider.wire.messages import PROTOCOL_VERSION, Failure, Heartbeat, Message
 #: Heartbeats of the coordinator that may be missing before it counts as lost.
 MAX_SILENT_BEATS = 10
 
-Meaning = Literal["forward", "handled", "stale"]
+Meaning = Literal["forward", "handled", "stale", "foreign"]
 
 
 class LinkState:
@@ -40,7 +40,11 @@ class LinkState:
         self._greet(now)
 
     def hear(self, message: Message, now: float) -> Meaning:
-        """Take note of a message of the coordinator; "forward" is for the work loop, "stale" for nobody."""
+        """Take note of a message of the coordinator.
+
+        "forward": for the work loop; "handled": not for it; "stale": of another connection; "foreign": a Welcome of
+        another version of the protocol, which refuses us as `refused` does.
+        """
         if self.incarnation:
             self.still_there(now)
         match message:
@@ -53,9 +57,9 @@ class LinkState:
                 self._greet(now)
                 return "handled"
             case Welcome() | Failure(code="refused"):
-                self.refused, self.incarnation = True, 0
-                self._next_word = self._silent_after = math.inf
-                return "forward"
+                self.refused = True
+                self._greet(now)
+                return "forward" if isinstance(message, Failure) else "foreign"
             case Heartbeat():
                 return "handled"
             case Failure(incarnation=0):

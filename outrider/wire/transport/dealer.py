@@ -16,7 +16,7 @@ from outrider.wire.messages import Message
 from outrider.wire.transport.endpoint import connecting
 from outrider.wire.transport.keys import ClientKeys
 from outrider.wire.transport.options import HWM
-from outrider.wire.transport.owned import MAX_INVALID, OwnedSocket, has_message
+from outrider.wire.transport.owned import MAX_INVALID, NOBLOCK, OwnedSocket, has_message
 
 _FAILED = {
     zmq.Event.HANDSHAKE_FAILED_AUTH: "it does not know our key (coordinator.allow, coordinator.keys)",
@@ -61,7 +61,7 @@ class DealerTransport(OwnedSocket):
     def send_bytes(self, data: bytes) -> None:
         self._claim()
         try:
-            self._socket.send(data, zmq.NOBLOCK)
+            self._socket.send(data, NOBLOCK)
         except zmq.Again:
             # IMMEDIATE: there is no queue unless a connection stands.
             error = PeerFullError if self.connected else PeerUnknownError

@@ -19,9 +19,14 @@ if zmq.zmq_version_info() < (4, 3, 5) or not zmq.has("curve"):
     raise ConfigError(f"libzmq {zmq.zmq_version()} is too old or has no CURVE: install pyzmq >= 26.4 from its wheels")
 
 
+# Plain integers: an operator of zmq's enums takes as long as a send.
+NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
+POLLIN, POLLOUT, EVENTS = int(zmq.POLLIN), int(zmq.POLLOUT), int(zmq.EVENTS)
+
+
 def has_message(socket: zmq.Socket[bytes]) -> bool:
     """Cheaper than a receive that fails."""
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    return int(socket.getsockopt(EVENTS)) & POLLIN != 0
 
 
 class OwnedSocket:
@@ -35,7 +40,7 @@ class OwnedSocket:
         #: Sockets that are served while waiting.
         self._served: dict[zmq.Socket[bytes], Callable[[], None]] = {}
         self._poller = zmq.Poller()
-        self._watched: tuple[frozenset[int], int] = (frozenset(), 0)
+        self._watched: tuple[tuple[int, ...], int] = ((), 0)
         self._closed = False
         set_options(self._socket, hwm)
         if place.is_ipv6:
@@ -43,7 +48,7 @@ class OwnedSocket:
 
     def _serve(self, socket: zmq.Socket[bytes], serve: Callable[[], None]) -> None:
         self._served[socket] = serve
-        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(socket, POLLIN)
 
     def _claim(self) -> None:
         me = threading.get_ident()
@@ -56,30 +61,33 @@ class OwnedSocket:
         self, timeout_s: float | None, fds: Collection[int] = (), *, inbound: bool = True, outbound: bool = False
     ) -> set[int]:
         self._claim()
-        self._watch(frozenset(fds), (zmq.POLLIN if inbound else 0) | (zmq.POLLOUT if outbound else 0))
+        wanted = tuple(fds), (POLLIN if inbound else 0) | (POLLOUT if outbound else 0)
+        if wanted != self._watched:
+            self._watch(*wanted)
         # Rounded up: a wait that ends too early would spin until its time has come.
-        ready = dict(self._poller.poll(None if timeout_s is None else math.ceil(max(timeout_s, 0.0) * 1000)))
-        for socket, serve in self._served.items():
-            if socket in ready:
-                serve()
-        return {fd for fd in fds if fd in ready}
+        timeout_ms = None if timeout_s is None else math.ceil(timeout_s * 1000) if timeout_s > 0 else 0
+        ready: set[int] = set()
+        for what, _ in self._poller.poll(timeout_ms):
+            if isinstance(what, int):
+                ready.add(what)
+            elif what in self._served:
+                self._served[what]()
+        return ready
 
-    def _watch(self, fds: frozenset[int], flags: int) -> None:
-        if (fds, flags) == self._watched:
-            return
-        for fd in self._watched[0] - fds:
+    def _watch(self, fds: tuple[int, ...], flags: int) -> None:
+        for fd in set(self._watched[0]) - set(fds):
             self._poller.unregister(fd)
-        for fd in fds - self._watched[0]:
-            self._poller.register(fd, zmq.POLLIN)
+        for fd in set(fds) - set(self._watched[0]):
+            self._poller.register(fd, POLLIN)
         self._poller.register(self._socket, flags)  # 0: it is not watched
         self._watched = fds, flags
 
     def _recv_frame(self) -> tuple[zmq.Frame, int]:
         """The first of the frames that are left of a message, and how many there were. The others are dropped."""
-        frame = self._socket.recv(zmq.NOBLOCK, copy=False)
+        frame = self._socket.recv(NOBLOCK, copy=False)
         n_frames, last = 1, frame
         while last.more:
-            last = self._socket.recv(zmq.NOBLOCK, copy=False)
+            last = self._socket.recv(NOBLOCK, copy=False)
             n_frames += 1
         return frame, n_frames
 

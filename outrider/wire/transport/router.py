@@ -17,7 +17,7 @@ from outrider.wire.transport.admission import HANDSHAKE_FAILED, Admission
 from outrider.wire.transport.endpoint import PRIVATE_IPC, listening
 from outrider.wire.transport.keys import ServerKeys
 from outrider.wire.transport.options import HWM
-from outrider.wire.transport.owned import MAX_INVALID, OwnedSocket, has_message
+from outrider.wire.transport.owned import MAX_INVALID, NOBLOCK, SNDMORE, OwnedSocket, has_message
 
 #: Peers whose invalid messages are counted one by one; the one that was quiet longest is forgotten first.
 MAX_COUNTED_PEERS = 256
@@ -71,7 +71,8 @@ class RouterTransport(OwnedSocket):
         self._claim()
         data = encode(message)
         try:
-            self._socket.send_multipart([peer, data], zmq.NOBLOCK)
+            self._socket.send(peer, NOBLOCK | SNDMORE)
+            self._socket.send(data, NOBLOCK)  # of one message: where the first frame went, this one goes
         except zmq.Again:
             self.counts["full"] += 1
             raise PeerFullError(f"peer {peer.hex()} does not read: {type(message).__name__} was not sent") from None
@@ -85,7 +86,7 @@ class RouterTransport(OwnedSocket):
         for _ in range(MAX_INVALID):
             if not has_message(self._socket):
                 return None
-            peer = self._socket.recv(zmq.NOBLOCK)
+            peer = self._socket.recv(NOBLOCK)
             frame, n_frames = self._recv_frame()
             try:
                 return peer, self._message(frame, n_frames)
