@@ -219,13 +219,13 @@ class NativeContext:
         # llama.cpp aborts if a batch cannot hold a row of each sequence, or all rows that get a snapshot and one more.
         params.n_batch = max(options.n_batch, n_seq, options.n_rs_seq + 2)
         params.n_ubatch = max(min(options.n_ubatch, options.n_batch), options.n_rs_seq + 2)
-        params.n_outputs_max = params.n_outputs_max_per_seq = params.n_batch
+        params.n_outputs_max = params.n_outputs_max_per_seq = params.n_batch  # every row of a batch may be wanted
         params.n_threads, params.n_threads_batch = threads(options)
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
         params.flash_attn_type = FLASH_ATTN[flash_attn]
         params.n_rs_seq = options.n_rs_seq
         params.swa_full = True  # rows outside the window stay, so that they can come into it again by a rollback
-        params.kv_unified = n_seq > 1  # sequences share rows when copied; with one it only costs 50 us a decode
+        params.kv_unified = True  # sequences share rows when copied
         self._n_vocab = model.vocab.n_tokens
         self._logits: NDArray[np.float32] = np.empty((0, self._n_vocab), np.float32)
         self._logits_at = 0
@@ -267,9 +267,6 @@ class NativeContext:
         """The first position from which on every row is there; -1 if the sequence is empty."""
         return int(lib.llama_memory_seq_pos_min(self._memory, seq))
 
-    def last_position(self, seq: int) -> int:
-        return int(lib.llama_memory_seq_pos_max(self._memory, seq))
-
     def state_size(self, seq: int, partial: bool) -> int:
         return int(lib.llama_state_seq_get_size_ext(self.handle, seq, _PARTIAL * partial))
 
@@ -288,7 +285,7 @@ class NativeContext:
     def free(self) -> None:
         if self.handle:
             lib.llama_free(self.handle)
-        self.handle = 0
+        self.handle, self._memory = 0, None
 
 
 def threads(options: EngineOptions) -> tuple[int, int]:
