@@ -25,6 +25,9 @@ class DraftSlot(Slot):
         super().__init__(begin)
         self.request: DraftRequest | None = None
         self.drafting: Drafting | None = None
+        self.last: Drafting | None = None  # the draft before, which may still be right (overlap)
+        self.epoch = 0
+        self.n_sent = 0  # tokens of `drafting` that were reported already
         self.decode_us = 0
 
 
@@ -51,13 +54,30 @@ class DraftWorker(SlotWorker[DraftSlot]):
         if request.committed_len > self.engine.n_ctx:
             reason = f"{request.committed_len} committed tokens leave no room in n_ctx = {self.engine.n_ctx}"
             return [failure(request, "context_full", reason)]
+        slot.request, slot.decode_us = request, 0
+        if request.credit:
+            return self._ride_on(slot, request)
         slot.cache.rewind()
-        slot.request = request
-        slot.drafting = Drafting(request.n_max, request.n_min, request.p_min)
-        slot.decode_us = 0
+        slot.drafting, slot.n_sent = Drafting(request.n_max, request.n_min, request.p_min, request.committed_len), 0
         return []
 
+    def _ride_on(self, slot: DraftSlot, request: DraftRequest) -> list[Message]:
+        """Draft up to the credit; what is there already and still fits stays, and is told again in a new epoch."""
+        n_max = max(request.credit - request.committed_len, 1)
+        n_taken = slot.last.n_taken(slot.history.tokens) if slot.last is not None else None
+        if slot.last is None or n_taken is None:
+            drafting = Drafting(n_max, 0, request.p_min, request.committed_len)
+            slot.n_sent = 0
+        else:
+            drafting = slot.last.rest(n_taken, n_max)
+            slot.n_sent = max(slot.n_sent - n_taken, 0) if request.epoch == slot.epoch else 0
+        slot.cache.rewind(drafting.tokens)
+        slot.drafting, slot.epoch = drafting, request.epoch
+        return [self._report(slot)] if drafting.done or len(drafting.tokens) > slot.n_sent else []
+
     def cancel_job(self, slot: DraftSlot) -> None:
+        if slot.drafting is not None:
+            slot.last = slot.drafting
         slot.request = slot.drafting = None
 
     def missing(self, slot: DraftSlot) -> list[int]:
@@ -81,7 +101,14 @@ class DraftWorker(SlotWorker[DraftSlot]):
         self.chunk.observe(min(n_rows, self.chunk.rows), elapsed_us)
         for slot in slots:
             slot.decode_us += elapsed_us
-        return [self._report(slot) for slot in finished]
+        riding = [slot for slot in slots if slot not in finished and self._has_news(slot)]
+        return [self._report(slot) for slot in [*finished, *riding]]
+
+    @staticmethod
+    def _has_news(slot: DraftSlot) -> bool:
+        """In overlap each token is told as it comes."""
+        riding = slot.request is not None and slot.request.credit > 0
+        return riding and slot.drafting is not None and len(slot.drafting.tokens) > slot.n_sent
 
     def _drop_rows(self, slot: DraftSlot, error: EngineError) -> list[Message]:
         """After a failed decode nothing in the slot's cache is trusted."""
@@ -96,21 +123,25 @@ class DraftWorker(SlotWorker[DraftSlot]):
         request, drafting = slot.request, slot.drafting
         assert request is not None
         assert drafting is not None
-        # The rows of the draft stay: what is accepted of it need not be evaluated again.
-        self.cancel_job(slot)
-        return DraftTokens(
+        first, slot.n_sent = slot.n_sent, len(drafting.tokens)
+        reply = DraftTokens(
             request.incarnation,
             request.session,
             request.round,
             request.epoch,
             request.committed_len,
-            start=request.committed_len,
+            start=drafting.start + first,
             parent=0,
-            tokens=drafting.tokens,
-            probs=drafting.probs,
-            entropies=drafting.entropies,
-            final=True,
+            tokens=drafting.tokens[first:],
+            probs=drafting.probs[first:],
+            entropies=drafting.entropies[first:],
+            final=drafting.done,
             n_dropped=drafting.n_dropped,
             n_evaluated=drafting.n_evaluated,
             decode_us=slot.decode_us,
         )
+        drafting.n_evaluated, slot.decode_us = 0, 0
+        if drafting.done:
+            # Its rows stay: what is accepted of it need not be evaluated again.
+            self.cancel_job(slot)
+        return reply

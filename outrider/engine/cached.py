@@ -52,19 +52,22 @@ class CachedSequence:
         self.committed = committed
         self._known = min(self._known, keep_len)
 
-    def rewind(self) -> int:
-        """Give up the rows that are not those of the committed text, and any from its pending token on.
+    def rewind(self, uncertain: Sequence[int] = ()) -> int:
+        """Give up the rows that are not those of the committed text and of `uncertain` tokens that still follow it.
 
-        Returns the number of rows left. Where the memory cannot drop a suffix the newest checkpoint inside the right
+        The last of these tokens never keeps its row: its logits are wanted. Returns the number of rows left. Where the memory cannot drop a suffix the newest checkpoint inside the right
         part is restored, so fewer rows may be left. Raises CacheError if the engine fails to go back; the sequence is
         empty then.
         """
-        limit = max(len(self.committed) - 1, 0)
-        length = min(common_prefix_len(self.tokens, self.committed, min(self._known, len(self.tokens))), limit)
+        n_committed = len(self.committed)
+        length = common_prefix_len(self.tokens, self.committed, min(self._known, len(self.tokens)))
+        if length == n_committed and uncertain:
+            length += common_prefix_len(self.tokens[n_committed:], uncertain)
+        length = min(length, max(n_committed + len(uncertain) - 1, 0))
         if length < len(self.tokens):
             self._cut(length)
-        self._known = len(self.tokens)
-        return self._known
+        self._known = min(len(self.tokens), n_committed)
+        return len(self.tokens)
 
     def _cut(self, length: int) -> None:
         try:

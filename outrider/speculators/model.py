@@ -30,6 +30,7 @@ class Drafting:
     n_max: int
     n_min: int
     p_min: float
+    start: int = 0  # position of tokens[0]: the length of the committed text in front of it
     tokens: list[int] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)  # nats, of the ten best
@@ -50,6 +51,20 @@ class Drafting:
         self.entropies.append(entropy(probs))
         if len(self.tokens) >= self.n_max:
             self.finish()
+
+    def n_taken(self, committed: Sequence[int]) -> int | None:
+        """How many of the tokens the committed text has come to hold; None if it went another way, or beyond them."""
+        n = len(committed) - self.start
+        return n if 0 <= n <= len(self.tokens) and list(committed[self.start :]) == self.tokens[:n] else None
+
+    def rest(self, n_taken: int, n_max: int) -> Drafting:
+        """The same draft behind its first `n_taken` tokens, with a new limit."""
+        rest = Drafting(n_max, 0, self.p_min, self.start + n_taken)
+        rest.tokens = self.tokens[n_taken:]
+        rest.probs, rest.entropies = self.probs[n_taken:], self.entropies[n_taken:]
+        if len(rest.tokens) >= n_max:
+            rest.finish()
+        return rest
 
     def finish(self) -> None:
         """No further draw; too short a draft is dropped."""
