@@ -11,38 +11,37 @@ from outrider.decoding.verify import Verified
 from outrider.types import MIN_LOGPROB, TokenLogprobs
 
 if TYPE_CHECKING:
-    from outrider.decoding.verify import Rows
+    from outrider.decoding.verify import Constraint, Rows
 
 Piece = Callable[[int], bytes]
 
 
 def logprobs(
-    sampler: Sampler, outcome: Verified, rows: Rows, history: Sequence[int], n_generated: int, piece: Piece
-) -> list[TokenLogprobs]:
-    """One entry per token of `outcome`, or none where the request asked for none. `history`: the text before them."""
-    if not sampler.params.n_probs:
-        return []
-    if sampler.params.post_sampling_probs:
-        return [
-            _after_sampling(sampler, outcome.tokens, i, rows, history, n_generated, piece)
-            for i in range(len(outcome.tokens))
-        ]
-    return [_entry(own.logprob, own.top, piece) for own in outcome.logprobs]
-
-
-def _after_sampling(
     sampler: Sampler,
-    tokens: Sequence[int],
-    i: int,
+    outcome: Verified,
     rows: Rows,
     history: Sequence[int],
     n_generated: int,
     piece: Piece,
-) -> TokenLogprobs:
-    drawn_from = sampler.drawn_from(rows[i], [*history, *tokens[:i]], n_generated + i)
-    own = next((p for token, p in drawn_from if token == tokens[i]), 1.0)
-    best = [(token, math.log(p)) for token, p in drawn_from[: sampler.params.n_probs]]
-    return _entry(math.log(own), best, piece)
+    constraint: Constraint | None = None,
+) -> list[TokenLogprobs]:
+    """One entry per token of `outcome`, or none where the request asked for none. `history`: the text before them;
+    `constraint`: the grammar's state after it."""
+    if not sampler.params.n_probs:
+        return []
+    if not sampler.params.post_sampling_probs:
+        return [_entry(own.logprob, own.top, piece) for own in outcome.logprobs]
+    entries: list[TokenLogprobs] = []
+    text = list(history)
+    for i, token in enumerate(outcome.tokens):
+        drawn_from = sampler.drawn_from(rows[i], text, n_generated + i, constraint.mask() if constraint else None)
+        own = next((p for other, p in drawn_from if other == token), 1.0)
+        best = [(other, math.log(p)) for other, p in drawn_from[: sampler.params.n_probs]]
+        entries.append(_entry(math.log(own), best, piece))
+        text.append(token)
+        if constraint and i + 1 < len(outcome.tokens):
+            constraint = constraint.after(token)
+    return entries
 
 
 def _entry(logprob: float, best: Iterable[tuple[int, float]], piece: Piece) -> TokenLogprobs:

@@ -222,5 +222,5 @@ class TargetWorker(SlotWorker[TargetSlot]):
             n_reused=slot.n_reused,
             n_evaluated=job.n_evaluated,
             decode_us=job.decode_us,
-            logprobs=logprobs(slot.sampler, outcome, rows, slot.history.tokens, n_generated, piece),
+            logprobs=logprobs(slot.sampler, outcome, rows, slot.history.tokens, n_generated, piece, job.constraint),
         )

@@ -42,7 +42,7 @@ def alone(grammar: Grammar, script: str = "seed=7", sampling: SamplingParams = G
     return session
 
 
-@settings(deadline=None)
+@settings(max_examples=150)
 @given(
     grammar=st.sampled_from(GRAMMARS),
     temp=st.sampled_from([0.0, 0.8, 3.0]),
@@ -133,7 +133,7 @@ def test_an_interrupted_round_leaves_nothing_of_its_draft() -> None:
     assert verdict.n_tested == 0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(grammar=st.sampled_from(GRAMMARS), data=st.data())
 def test_the_state_is_that_of_a_fresh_matcher_on_the_kept_text(grammar: Grammar, data: st.DataObject) -> None:
     """Whatever was verified, rejected, rolled back or asked again before."""
