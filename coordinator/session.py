@@ -451,6 +451,8 @@ class Session:
         """Accept, and after a mismatch the rollback to the target's own token."""
         if not self._draft or "draft" not in self._peers or not self._peers["draft"].begun:
             return []
+        if self._draft_obstacle() is not None:
+            return []
         commands: list[Command] = []
         if n_accepted < len(self._draft):
             self.epoch += 1

@@ -7,8 +7,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter_ns
 
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.decoding.sampling import Sampler
 from outrider.engine.base import Engine
 from outrider.errors import EngineError
 from outrider.speculators.model import Drafting, missing, step
@@ -19,16 +25,30 @@ from outrider.worker.slots import Slot, SlotWorker
 
 
 class DraftSlot(Slot):
-    """A session on the draft: the request at hand and what it has cost so far."""
+    """A session on the draft: the request at hand and what it has cost so far.
 
-    def __init__(self, begin: Begin) -> None:
+    `sampler`: that of the target, on this model's logits, where the draft is to share its noise; None: greedy.
+    """
+
+    def __init__(self, begin: Begin, sampler: Sampler | None) -> None:
         super().__init__(begin)
+        self.sampler = sampler
         self.request: DraftRequest | None = None
         self.drafting: Drafting | None = None
         self.last: Drafting | None = None  # the draft before, which may still be right (overlap)
         self.epoch = 0
         self.n_sent = 0  # tokens of `drafting` that were reported already
         self.decode_us = 0
+
+    def new_draft(self, n_max: int, n_min: int, p_min: float) -> Drafting:
+        """A draft behind the committed text."""
+        return Drafting(n_max, n_min, p_min, len(self.history), self.choose if self.sampler else None)
+
+    def choose(self, row: NDArray[np.float32], start: int, drafted: Sequence[int]) -> int:
+        """What the target would sample if these were its logits: same settings, same noise at the same position."""
+        assert self.sampler is not None
+        text = [*self.history.tokens[:start], *drafted]
+        return self.sampler.sample(row, text, len(text) - self.begin.prompt_len)
 
 
 class DraftWorker(SlotWorker[DraftSlot]):
@@ -39,11 +59,20 @@ class DraftWorker(SlotWorker[DraftSlot]):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self.chunk = ChunkSize(engine.n_batch)
+        self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
 
     # --- handle --------------------------------------------------------------------------------------------------
 
     def make_slot(self, begin: Begin) -> DraftSlot:
-        return DraftSlot(begin)
+        return DraftSlot(begin, self._sampler(begin))
+
+    def _sampler(self, begin: Begin) -> Sampler | None:
+        """Without the biases of tokens that this model lacks."""
+        if begin.draft_sampling == "greedy" or begin.sampling.temp <= 0:
+            return None
+        known = [bias for bias in begin.sampling.logit_bias if bias.token < self.engine.n_vocab]
+        sampling = msgspec.structs.replace(begin.sampling, logit_bias=known)
+        return Sampler(sampling, begin.choice, self.engine.n_vocab, self.eog)
 
     def handle_other(self, message: Message) -> list[Message]:
         if isinstance(message, DraftRequest):
@@ -58,7 +87,7 @@ class DraftWorker(SlotWorker[DraftSlot]):
         if request.credit:
             return self._ride_on(slot, request)
         slot.cache.rewind()
-        slot.drafting, slot.n_sent = Drafting(request.n_max, request.n_min, request.p_min, request.committed_len), 0
+        slot.drafting, slot.n_sent = slot.new_draft(request.n_max, request.n_min, request.p_min), 0
         return []
 
     def _ride_on(self, slot: DraftSlot, request: DraftRequest) -> list[Message]:
@@ -66,7 +95,7 @@ class DraftWorker(SlotWorker[DraftSlot]):
         n_max = max(request.credit - request.committed_len, 1)
         n_taken = slot.last.n_taken(slot.history.tokens) if slot.last is not None else None
         if slot.last is None or n_taken is None:
-            drafting = Drafting(n_max, 0, request.p_min, request.committed_len)
+            drafting = slot.new_draft(n_max, 0, request.p_min)
             slot.n_sent = 0
         else:
             drafting = slot.last.rest(n_taken, n_max)

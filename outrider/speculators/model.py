@@ -4,12 +4,15 @@ The rules are llama.cpp's: always the most probable token; its probability among
 (strictly below stops, and that token is dropped); the length is tested after a token was taken, so even an `n_max` of 0
 yields one; a draft shorter than `n_min` is dropped whole.
 
+A draft may also be given its own way to choose (`Drafting.choose`): with the noise of the target's sampler it often picks
+what the target will (`DraftSlot.choose`). `p_min` then looks at the token that was chosen.
+
 Unlike llama.cpp nothing is evaluated twice: rows of accepted drafts stay, and only a wrong tail is given up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -22,6 +25,9 @@ from outrider.speculators.topk import top_k
 
 N_CANDIDATES = 10
 
+#: (logits after the last token, position of the draft's first token, the draft so far) -> the next token of the draft.
+Choose = Callable[[NDArray[np.float32], int, Sequence[int]], int]
+
 
 @dataclass(slots=True)
 class Drafting:
@@ -31,6 +37,7 @@ class Drafting:
     n_min: int
     p_min: float
     start: int = 0  # position of tokens[0]: the length of the committed text in front of it
+    choose: Choose | None = None  # None: always the most probable token
     tokens: list[int] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)  # nats, of the ten best
@@ -43,11 +50,15 @@ class Drafting:
         """One draw from the logits (float32 [n_vocab]) after the last token."""
         ids, probs = top_k(row, N_CANDIDATES)
         self.draws.append(list(zip(ids.tolist(), probs.tolist(), strict=True)))
-        if probs[0] < self.p_min:
+        token, prob = int(ids[0]), float(probs[0])
+        if self.choose is not None:
+            token = self.choose(row, self.start, self.tokens)
+            prob *= float(np.exp(row[token] - row[ids[0]]))
+        if prob < self.p_min:
             self.finish()
             return
-        self.tokens.append(int(ids[0]))
-        self.probs.append(float(probs[0]))
+        self.tokens.append(token)
+        self.probs.append(prob)
         self.entropies.append(entropy(probs))
         if len(self.tokens) >= self.n_max:
             self.finish()
@@ -59,7 +70,7 @@ class Drafting:
 
     def rest(self, n_taken: int, n_max: int) -> Drafting:
         """The same draft behind its first `n_taken` tokens, with a new limit."""
-        rest = Drafting(n_max, 0, self.p_min, self.start + n_taken)
+        rest = Drafting(n_max, 0, self.p_min, self.start + n_taken, self.choose)
         rest.tokens = self.tokens[n_taken:]
         rest.probs, rest.entropies = self.probs[n_taken:], self.entropies[n_taken:]
         if len(rest.tokens) >= n_max:

@@ -35,6 +35,7 @@ samplings = st.builds(
     n_batch=st.sampled_from([3, 8, 512]),
     n_predict=st.integers(1, 40),
     stops=st.sampled_from([(), ("w2",), ("zz", "9", " w")]),
+    draft_sampling=st.sampled_from(["greedy", "coupled"]),
 )
 def test_speculative_equals_plain(
     sampling: SamplingParams,
@@ -47,10 +48,10 @@ def test_speculative_equals_plain(
     n_batch: int,
     n_predict: int,
     stops: tuple[str, ...],
+    draft_sampling: str,
 ) -> None:
-    request = make_request(
-        sampling=sampling, n_max=n_max, n_min=n_min, p_min=p_min, n_predict=n_predict, stops=stops, row_hashes=True
-    )
+    limits = {"n_max": n_max, "n_min": n_min, "p_min": p_min, "draft_sampling": draft_sampling}
+    request = make_request(sampling=sampling, n_predict=n_predict, stops=stops, row_hashes=True, **limits)
     script = f"seed=7,eos={eos}"
     expected = plain(scripted(script), request)
     target = scripted(f"{script},checkpoint={memory[0]:d}", n_batch=n_batch)

@@ -270,6 +270,17 @@ def test_a_token_that_only_the_target_knows_switches_drafting_off() -> None:
     assert session.counts.draft_n == 0
 
 
+def test_a_generated_token_that_only_the_target_knows_is_not_told_to_the_draft() -> None:
+    session, sent = started()
+    session._peers["draft"].facts = facts(n_vocab=200)
+    session.handle(draft(sent[1], [10, 11]), 1.0)  # type: ignore[arg-type]
+    verify = session._waiting
+    assert verify is not None
+    commands = session.handle(verdict(verify, [10, 250], 1), 2.0)
+    assert kinds(commands) == ["Emit", "VerifyRequest"]
+    assert session.notes == ["token 250 is unknown to the draft model (n_vocab = 200)"]
+
+
 def test_a_draft_never_brings_an_id_beyond_the_target() -> None:
     session, sent = started()
     (verify,) = messages(session.handle(draft(sent[1], [10, 300, 11]), 1.0))  # type: ignore[arg-type]
