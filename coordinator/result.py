@@ -63,6 +63,7 @@ def timings(session: Session) -> dict[str, Any]:
         "predicted_per_second": _ratio(1e3 * max(predicted_n - session.n_first, 0), predicted_ms),
         "draft_n": counts.draft_n,
         "draft_n_accepted": counts.draft_n_accepted,
+        "draft_n_verified": counts.n_verified,
         "draft_n_per_pos": list(counts.drafted_per_pos),
         "draft_n_accepted_per_pos": list(counts.accepted_per_pos),
         "rounds": counts.rounds,
@@ -89,7 +90,7 @@ def speculation(session: Session) -> dict[str, Any]:
         "p_min": settings.p_min,
         "draft_sampling": settings.draft_sampling,
         "synthetic": bool(settings.synth_rates),
-        "per_type": {member.type: member.counters.stats().summary() for member in session.chain.members},
+        "per_type": {name: stats.summary() for name, stats in session.stats().speculators.items()},
     }
 
 

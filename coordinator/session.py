@@ -11,6 +11,7 @@ The attributes belong together: change them only through the methods of the firs
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +20,7 @@ from typing import Literal
 from coordinator.schedule import RoundPlan, Schedule, SpeculationSettings
 from coordinator.text import TextStream
 from outrider.decoding.limits import draft_budget
+from outrider.decoding.stats import RequestStats, SpecStats, tested
 from outrider.history import History
 from outrider.speculators.base import DraftParams
 from outrider.speculators.chain import Chain, Member
@@ -177,6 +179,7 @@ class Session:
         self._draft: list[int] = []  # what the target is asked to verify
         self._failures: dict[WorkerRole, int] = {"target": 0, "draft": 0}
         self._draft_off: str | None = None  # why this session asks for no more drafts
+        self._tested = defaultdict[str, SpecStats](SpecStats)  # by type of speculation
 
     # --- what the outside calls ----------------------------------------------------------------------------------
 
@@ -198,6 +201,11 @@ class Session:
     def waits_for(self) -> WorkerRole | None:
         """The worker whose reply is due."""
         return {Phase.DRAFTING: "draft", Phase.VERIFYING: "target"}.get(self.phase)  # type: ignore[return-value]
+
+    def stats(self) -> RequestStats:
+        """What each speculator did. Accepted counts what the target sampled too, committed what is in the text."""
+        of_types = {member.type: member.counters.stats() + self._tested[member.type] for member in self.chain.members}
+        return RequestStats(self.counts.rounds, len(self.generated), of_types)
 
     def start(self, now: float) -> list[Command]:
         """The first round; both workers read the prompt at the same time."""
@@ -395,7 +403,7 @@ class Session:
         tokens = draft.tokens[: self._waiting.n_max]
         n_known = next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens))
         self._draft = tokens[:n_known]
-        self.chain.drafted_outside(0, MODEL, n_known, draft.decode_us)
+        self.chain.drafted_outside(0, MODEL, n_known, draft.decode_us, draft.n_dropped)
         return self._verify()
 
     def _verify(self) -> list[Command]:
@@ -423,7 +431,8 @@ class Session:
         self._searched.extend(self.history.tokens[len(self._searched) : -1])
         n_accepted = min(verdict.accepted, n_committed)
         if self._draft:
-            self.chain.accept(0, n_accepted)
+            self.chain.accept(0, verdict.accepted)
+            self._tested[self.chain.last_type(0) or ""] += tested(verdict.n_tested, n_accepted)
         self.counts.add_round(verdict.n_tested, n_accepted)
         self.row_hashes += verdict.row_hashes[:n_committed]
         self.parts += parts

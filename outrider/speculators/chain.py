@@ -108,13 +108,14 @@ class Chain:
         member.counters.generated(n_made, len(request.result))
         self._last[request.seq] = member
 
-    def drafted_outside(self, seq: int, type: str, n_tokens: int, us: int = 0) -> None:
-        """A member that drafts in another process was asked for `seq`, and made this many tokens."""
+    def drafted_outside(self, seq: int, type: str, n_tokens: int, us: int = 0, n_dropped: int = 0) -> None:
+        """A member that drafts in another process was asked for `seq`, and offered this many tokens; others it dropped."""
         member = next((member for member in self.members if member.type == type), None)
         if member is None or member.speculator is not None:
             raise SpeculatorError(f"no speculator of type {type} drafts outside of this chain")
         member.counters.n_call_draft += 1
         member.counters.t_draft_us += us
+        member.counters.n_made_tokens += n_dropped
         if n_tokens > 0:
             member.counters.generated(n_tokens, n_tokens)
             self._last[self._checked(seq)] = member
