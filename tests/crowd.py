@@ -1,0 +1,105 @@
+"""Many sessions on the same two workers, in one thread, some of them cancelled at random points of a round."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coordinator.schedule import Lockstep, Schedule
+from coordinator.session import Phase, Request, Send, Session
+from draft_worker.worker import DraftWorker
+from outrider.engine.base import Engine
+from outrider.wire.messages import SessionMessage
+from outrider.worker.slots import SlotWorker
+from target_worker.worker import TargetWorker
+
+Check = Callable[["Crowd", Session], None]
+
+
+class Crowd:
+    """`run` serves requests, as many at once as the workers have sequences, until all of them are over.
+
+    cancels: a request is cancelled with this probability at each of its messages. check: called after each verdict.
+    """
+
+    def __init__(
+        self,
+        target: Engine,
+        draft: Engine,
+        *,
+        cancels: float = 0.0,
+        seed: int = 0,
+        schedule: Schedule | None = None,
+        check: Check | None = None,
+    ) -> None:
+        self.workers: dict[str, SlotWorker[Any]] = {"target": TargetWorker(target), "draft": DraftWorker(draft)}
+        self.live: dict[int, Session] = {}
+        self._cancels, self._random = cancels, random.Random(seed)
+        self._schedule = schedule or Lockstep()
+        self._check = check
+        self._queue: deque[tuple[Session, Send]] = deque()
+
+    def run(self, requests: Sequence[Request]) -> list[Session]:
+        """Finished sessions, in the order of the requests."""
+        todo = deque(replace(request, session=number) for number, request in enumerate(requests, 1))
+        n_seq = min(worker.engine.n_seq for worker in self.workers.values())
+        sessions = []
+        while todo or self.live:
+            while todo and len(self.live) < n_seq:
+                sessions.append(self._start(todo.popleft()))
+            self._deliver()
+            for worker in self.workers.values():
+                if worker.has_work():
+                    for reply in worker.step():
+                        self._receive(reply)
+        self._deliver()
+        return sessions
+
+    def _start(self, request: Request) -> Session:
+        session = self.live[request.session] = Session(request, self._schedule)
+        for incarnation, (role, worker) in enumerate(self.workers.items(), 1):
+            session.worker_ready(role, incarnation, worker.engine.facts)  # type: ignore[arg-type]
+        self._take(session, session.start(0.0))
+        return session
+
+    def _take(self, session: Session, commands: Sequence[object]) -> None:
+        self._queue.extend((session, command) for command in commands if isinstance(command, Send))
+        if session.phase is Phase.DONE:
+            self.live.pop(session.request.session, None)
+
+    def _deliver(self) -> None:
+        while self._queue:
+            session, send = self._queue.popleft()
+            for reply in self.workers[send.role].handle(send.message):
+                self._receive(reply)
+            if session.phase is not Phase.DONE and self._random.random() < self._cancels:
+                self._take(session, session.cancel(0.0))
+
+    def _receive(self, reply: object) -> None:
+        assert isinstance(reply, SessionMessage)
+        session = self.live.get(reply.session)
+        if session is None:
+            return
+        n_before = len(session.generated)
+        self._take(session, session.handle(reply, 0.0))
+        if self._check is not None and len(session.generated) > n_before:
+            self._check(self, session)
+
+
+def caches_are_exact(crowd: Crowd, session: Session) -> None:
+    """After a round: each worker's rows are what its engine holds, and all of them are of the committed text, as far
+    as that goes; the target holds everything but the pending token."""
+    base_len = len(session.history) - 1
+    for role, worker in crowd.workers.items():
+        slot = worker.slots.get(session.request.session)
+        if slot is None:
+            continue
+        rows = slot.cache.tokens
+        assert worker.engine.length(slot.cache.seq) == len(rows)
+        if session.counts.draft_n == session.counts.n_verified:
+            assert rows[:base_len] == session.history.tokens[: min(base_len, len(rows))]
+            if role == "target":
+                assert len(rows) >= base_len
