@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from time import perf_counter_ns
 
@@ -127,6 +127,14 @@ def running(
 
     Raises what keeps a worker from getting ready, and Interrupted on a signal before that.
     """
+    with started(config, keep_target=keep_target) as (service, transport):
+        wait_until_ready(service, config, signals, lambda left: service.turn(left, [signals.fd]))
+        yield service, transport
+
+
+@contextmanager
+def started(config: Config, *, keep_target: bool = False) -> Iterator[tuple[Service, RouterTransport]]:
+    """A service whose workers are starting. Whatever ends the block, no worker, socket or file is left."""
     synthetic_rates(config)  # what is wrong with them is said before anything is started
     with closing(open_router(config.coordinator)) as transport:
         coordinator = config.coordinator
@@ -140,14 +148,15 @@ def running(
         )
         try:
             service.start_workers()
-            wait_until_ready(service, config, signals)
             yield service, transport
         finally:
             service.shutdown("the coordinator ends", coordinator.grace_s)
 
 
-def wait_until_ready(service: Service, config: Config, signals: Signals) -> None:
-    """Turn until every configured worker is ready. Raises the error of the first that cannot be."""
+def wait_until_ready(service: Service, config: Config, signals: Signals, turn: Callable[[float], object]) -> None:
+    """`turn` (which takes the seconds that may pass) until every configured worker is ready.
+
+    Raises the error of the first that cannot be, and Interrupted on a signal."""
     deadline = service.clock() + config.coordinator.start_timeout_s
     while True:
         waiting = [name for name, role in worker_names(config).items() if service.connections.of_role(role) is None]
@@ -164,4 +173,4 @@ def wait_until_ready(service: Service, config: Config, signals: Signals) -> None
                 f"{' and '.join(waiting)}: not ready after coordinator.start_timeout_s ="
                 f" {config.coordinator.start_timeout_s:g} s; look at its log, or raise the limit"
             )
-        service.turn(left, [signals.fd])
+        turn(left)

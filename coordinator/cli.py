@@ -18,7 +18,7 @@ from outrider.config.merge import Merged
 from outrider.config.render import merged_toml
 from outrider.config.request import request_options
 from outrider.config.schema import Config
-from outrider.config.settle import require_request, require_target
+from outrider.config.settle import require_request, require_server, require_target
 from outrider.errors import ConfigError, OutriderError
 
 _WORKERS = ("target", "draft", "speculative", "coordinator", "log")
@@ -125,7 +125,14 @@ def _up(parsed: Parsed, merged: Merged | None) -> int:
     assert merged is not None
     if "--check" in parsed.own:
         return doctor.execute(merged.config)
-    return up.execute(merged.config)
+    return up.execute(merged.config, fixed_seed=merged.origins["sampling.seed"].explicit)
+
+
+def _serve(parsed: Parsed, merged: Merged | None) -> int:
+    from coordinator.commands import up
+
+    assert merged is not None
+    return up.execute(up.with_port(merged.config), fixed_seed=merged.origins["sampling.seed"].explicit)
 
 
 def _doctor(parsed: Parsed, merged: Merged | None) -> int:
@@ -167,9 +174,16 @@ COMMANDS: dict[str, Command] = {
         "outrider up CONFIG [--check] [options]",
         "start coordinator and workers of a configuration and serve until SIGTERM",
         _up,
-        sections=(*_WORKERS, "sampling"),
+        sections=(*_WORKERS, "sampling", "server"),
         own={"--check": ("", "say what would go wrong (as `outrider doctor` does), start nothing")},
         n_names=(0, 1),
+    ),
+    "serve": Command(
+        "outrider serve -m TARGET.gguf [-md DRAFT.gguf] [--port N] [options]",
+        "answer OpenAI's and llama-server's clients over HTTP until SIGTERM",
+        _serve,
+        sections=(*_WORKERS, "sampling", "generation", "server"),
+        require=require_server,
     ),
     "doctor": Command(
         "outrider doctor -m TARGET.gguf [-md DRAFT.gguf] [--json] [options]",

@@ -125,6 +125,7 @@ class Launcher:
         self._due: dict[str, float] = {}
         self.workers: dict[str, WorkerProcess] = {}
         self.once_ready: set[str] = set()  # names whose worker has worked before
+        self.n_restarts: dict[WorkerRole, int] = {}  # by role
 
     def start_all(self) -> None:
         for name in self._configs:
@@ -160,6 +161,8 @@ class Launcher:
 
     def start_due(self, now: float) -> None:
         for name in [name for name, due in self._due.items() if due <= now]:
+            role = self._configs[name][0]
+            self.n_restarts[role] = self.n_restarts.get(role, 0) + 1
             self.start(name)
 
     def next_due(self) -> float | None:

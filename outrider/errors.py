@@ -5,7 +5,9 @@
     ├── ModelFileError         a model file cannot be read, is damaged or is not supported           exit 3
     ├── VocabMismatchError     draft and target do not share a vocabulary                            exit 1
     ├── WorkerLostError        a worker that cannot be replaced died or fell silent                  exit 4
-    ├── RequestError           a request cannot be served as asked (too long, bad option)            exit 2
+    ├── RequestError           a request cannot be served as asked (bad option)                      exit 2
+    │   ├── PromptTooLongError the prompt does not fit the context                                   exit 2
+    │   └── BusyError          too many requests wait already: the same one may be served later      exit 2
     ├── ProtocolError          bytes from a peer that are no valid message, or break the order       exit 1
     ├── SendError              a message could not be handed to a peer                               exit 1
     │   ├── PeerUnknownError   nobody is connected under that identity (now)
@@ -46,6 +48,19 @@ class WorkerLostError(OutriderError):
 
 class RequestError(OutriderError):
     exit_code = 2
+
+
+class PromptTooLongError(RequestError):
+    def __init__(self, n_prompt: int, n_ctx: int) -> None:
+        super().__init__(
+            f"the prompt exceeds the available context size: it has {n_prompt} tokens, the context holds n_ctx = {n_ctx}"
+            " with at least one to generate; shorten it or raise --ctx-size"
+        )
+        self.n_prompt, self.n_ctx = n_prompt, n_ctx
+
+
+class BusyError(RequestError):
+    pass
 
 
 class ProtocolError(OutriderError):

@@ -22,6 +22,7 @@ TITLES = {
     "sampling": "sampling",
     "generation": "prompt and output",
     "coordinator": "coordinator and connections",
+    "server": "HTTP front (`outrider serve`)",
     "client": "client of a running coordinator",
     "log": "log",
 }

@@ -180,6 +180,24 @@ class Client(Section, frozen=True, kw_only=True):
     name: Name = "client"
 
 
+class Server(Section, frozen=True, kw_only=True):
+    """The HTTP front; there is none without a port."""
+
+    port: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    host: list[Annotated[str, Meta(min_length=1, max_length=255)]] = field(default_factory=lambda: ["127.0.0.1"])
+    alias: list[Annotated[str, Meta(min_length=1, max_length=256)]] = []
+    tags: list[Annotated[str, Meta(min_length=1, max_length=256)]] = []
+    api_key_file: str = ""
+    cors_origins: list[Annotated[str, Meta(min_length=1, max_length=255)]] = []
+    metrics: bool = True
+    slots: bool = True
+    props: bool = True
+    page: bool = True
+    max_queued: Annotated[int, Meta(ge=0, le=65536)] = 64
+    max_body_bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = 8 << 20
+    ping_s: Seconds = 30.0
+
+
 class Log(Section, frozen=True, kw_only=True):
     verbose: bool = False
     file: str = ""
@@ -192,5 +210,6 @@ class Config(Section, frozen=True, kw_only=True):
     sampling: Sampling = field(default_factory=Sampling)
     generation: Generation = field(default_factory=Generation)
     coordinator: Coordinator = field(default_factory=Coordinator)
+    server: Server = field(default_factory=Server)
     client: Client = field(default_factory=Client)
     log: Log = field(default_factory=Log)

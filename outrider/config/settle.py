@@ -16,7 +16,7 @@ from outrider.config.convert import engine_options
 from outrider.config.grammar_files import read_grammar_files
 from outrider.config.merge import DEFAULT, LEVELS, Merged, Origin, get
 from outrider.config.options import BY_KEY
-from outrider.config.schema import Config, Worker
+from outrider.config.schema import Config, Generation, Worker
 from outrider.errors import ConfigError
 from outrider.speculators.types import LOOKUP_TYPES, RUNNABLE
 from outrider.wire.messages import MAX_DRAFT
@@ -24,6 +24,9 @@ from outrider.wire.messages import MAX_DRAFT
 #: Worker keys that only the engine llama reads.
 _LLAMA_ONLY = ("n_gpu_layers", "devices", "cache_type_k", "cache_type_v", "flash_attn")
 _NOT_READ = {"numpy": _LLAMA_ONLY, "scripted": (*_LLAMA_ONLY, "threads")}
+
+#: Keys of [generation] that are limits and defaults of a server's requests.
+_SERVER_GENERATION = ("n_predict", "stop")
 
 _PROMPTS = ("generation.prompt", "generation.file", "generation.prompt_tokens")
 _GRAMMARS = (
@@ -84,6 +87,15 @@ def require_request(config: Config) -> None:
     """Raise ConfigError unless there is a target, or a coordinator that has one."""
     if not config.client.connect:
         require_target(config)
+
+
+def require_server(config: Config) -> None:
+    """Raise ConfigError unless there is a target, and for settings of single requests that a server cannot have."""
+    require_target(config)
+    default = Generation()
+    for name in Generation.__struct_fields__:
+        if name not in _SERVER_GENERATION and getattr(config.generation, name) != getattr(default, name):
+            raise ConfigError(f"generation.{name} belongs to one request; `outrider serve` takes none")
 
 
 def why_off(config: Config) -> str | None:

@@ -1,0 +1,86 @@
+"""Who runs next: requests wait, in order, for a free sequence of the target. One queue for all kinds of clients."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.service import Service, check_prompt
+from coordinator.session import Emit, Request
+from outrider.errors import BusyError, OutriderError, WorkerLostError
+from outrider.speculators.chain import Chain
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One request, waiting or running. `make_chain` is called when it starts."""
+
+    request: Request
+    make_chain: Callable[[], Chain]
+    on_emit: Callable[[Emit], None]
+    on_done: Callable[[dict[str, Any]], None]  # the object of `--json`
+    on_error: Callable[[OutriderError], None]  # it could not be started
+    session: int | None = None  # None while it waits
+
+
+class Admission:
+    """At most as many requests run as the target has sequences; at most `max_queued` wait."""
+
+    def __init__(self, service: Service, max_queued: int) -> None:
+        self._service, self.max_queued = service, max_queued
+        self.running: list[Ticket] = []
+        self.waiting: deque[Ticket] = deque()
+
+    def enqueue(self, ticket: Ticket) -> None:
+        """Raises RequestError for a prompt that cannot be served, BusyError if too many requests wait already."""
+        target = self._service.target
+        if target is not None and target.facts is not None:
+            check_prompt(ticket.request.prompt, target.facts.n_vocab, target.facts.n_ctx)
+        self.check_room()
+        self.waiting.append(ticket)
+        self.pump()
+
+    def check_room(self) -> None:
+        """Raise BusyError if no further request may wait."""
+        if len(self.waiting) >= self.max_queued:
+            raise BusyError(f"{len(self.waiting)} requests are waiting already; try again later")
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Forget a request that waits, end one that runs; nothing for one that is over."""
+        if ticket in self.waiting:
+            self.waiting.remove(ticket)
+        elif ticket.session is not None:
+            self._service.cancel(ticket.session)
+
+    def pump(self) -> None:
+        """Start what can be started. To be called whenever a sequence or the target may have become free."""
+        while self.waiting and len(self.running) < self._n_sequences():
+            self._start(self.waiting.popleft())
+
+    def _n_sequences(self) -> int:
+        target = self._service.target
+        return target.facts.n_seq if target is not None and target.facts is not None else 0
+
+    def _start(self, ticket: Ticket) -> None:
+        self.running.append(ticket)
+        try:
+            ticket.session = self._service.submit(
+                ticket.request,
+                ticket.make_chain(),
+                lambda text: None,
+                lambda answer: self._done(ticket, answer),
+                ticket.on_emit,
+            )
+        except WorkerLostError:
+            self.running.remove(ticket)
+            self.waiting.appendleft(ticket)  # the target went just now: wait for it
+        except OutriderError as error:
+            self.running.remove(ticket)
+            ticket.on_error(error)
+
+    def _done(self, ticket: Ticket, answer: dict[str, Any]) -> None:
+        self.running.remove(ticket)
+        ticket.on_done(answer)
+        self.pump()

@@ -1,0 +1,276 @@
+"""The endpoints that generate: `/v1/chat/completions`, `/v1/completions` and llama-server's `/completion`.
+
+Each is: parse, make prompts, start, and either collect the answers or stream them. What differs is a `Shape`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from coordinator.api import responses, settings
+from coordinator.api.bridge import Done, Run
+from coordinator.api.errors import ApiError, bad_field
+from coordinator.api.prompts import Prompt
+from coordinator.api.requests import Chat, Completion, Generate, parse
+from coordinator.api.responses import Head, Native, Object
+from coordinator.api.state import Api
+from coordinator.api.streams import DONE, EventStream, Json, event, while_connected
+from coordinator.assemble import make_session_chain
+from coordinator.session import Emit, Part, Request
+from outrider.config import Config
+
+log = logging.getLogger("outrider.http")
+
+
+class Shape(Protocol):
+    """How the answers of one endpoint look. A stream is: first, chunks, last of each choice, end."""
+
+    def whole(self, answers: Sequence[Object]) -> Any: ...
+    def first(self, index: int) -> list[Object]: ...
+    def chunk(self, index: int, part: Part | None, text: str) -> list[Object]: ...
+    def last(self, index: int, answer: Object) -> list[Object]: ...
+    def end(self, answers: Sequence[Object]) -> list[Object]: ...
+
+    ends_with_done: bool
+
+
+@dataclass(slots=True)
+class Started:
+    """A request that runs."""
+
+    config: Config
+    requests: list[Request]
+    run: Run
+
+
+async def chat_completions(request: HttpRequest, api: Api, data: bytes) -> Response:
+    body = parse(data, Chat)
+
+    async def prepare() -> list[Prompt]:
+        return [await api.prompts.of_chat(body)]
+
+    prompts, started = await _start(request, api, body, prepare)
+    shape = ChatShape(api.head(), body.include_usage, _verbose(api, body, prompts, started))
+    return await _answer(request, api, body, shape, started)
+
+
+async def completions(request: HttpRequest, api: Api, data: bytes) -> Response:
+    """OpenAI's. Without `/v1` the path means llama-server's own."""
+    body = parse(data, Completion)
+    if body.best_of is not None and body.best_of != body.n_choices:
+        raise bad_field("best_of", "is not supported; ask for n")
+    if body.echo and body.stream:
+        raise bad_field("echo", "is not supported in a stream")
+
+    async def prepare() -> list[Prompt]:
+        return (await api.prompts.of_completion(body.prompt))[0]
+
+    prompts, started = await _start(request, api, body, prepare)
+    echoes = [prompt.text if body.echo else "" for prompt in prompts for _ in range(body.n_choices)]
+    shape = TextShape(api.head(), body.include_usage, echoes)
+    return await _answer(request, api, body, shape, started)
+
+
+async def native_completion(request: HttpRequest, api: Api, data: bytes) -> Response:
+    body = parse(data, Completion)
+
+    async def prepare() -> list[Prompt]:
+        prompts, _ = await api.prompts.of_completion(body.prompt)
+        shown = [await api.prompts.detokenize(prompt.tokens, special=True) for prompt in prompts]
+        return [Prompt(prompt.tokens, text) for prompt, text in zip(prompts, shown, strict=True)]
+
+    prompts, started = await _start(request, api, body, prepare)
+    texts = [prompt.text for prompt in prompts for _ in range(body.n_choices)]
+    natives = [
+        _native(api, body, text, made, started.config) for text, made in zip(texts, started.requests, strict=True)
+    ]
+    return await _answer(request, api, body, NativeShape(natives, body.response_fields or []), started)
+
+
+def _native(api: Api, body: Generate, text: str, request: Request, config: Config) -> Native:
+    return Native(
+        api.names[0],
+        text,
+        settings.shown(config, request, stream=bool(body.stream)),
+        request.n_predict,
+        bool(body.return_tokens),
+        config.sampling.post_sampling_probs,
+    )
+
+
+def _verbose(api: Api, body: Generate, prompts: Sequence[Prompt], started: Started) -> Native | None:
+    wanted = body.verbose if body.verbose is not None else api.config.log.verbose
+    if not wanted:
+        return None
+    return _native(api, body, prompts[0].text, started.requests[0], started.config)
+
+
+# --- what all three do -------------------------------------------------------------------------------------------
+
+
+async def _start(request: HttpRequest, api: Api, body: Generate, prepare: Any) -> tuple[list[Prompt], Started]:
+    if api.bridge.draining:
+        raise ApiError(503, "the server is ending")
+    n_seq = api.config.coordinator.n_seq
+    if body.id_slot is not None and body.id_slot >= n_seq:
+        raise bad_field("id_slot", f"there are {n_seq} slots, from 0 on")
+
+    async def work() -> tuple[list[Prompt], Config]:
+        prompts = await prepare()
+        biases = await api.prompts.logit_bias(body.logit_bias)
+        return prompts, settings.configured(api.config, body, biases, fixed_seed=api.fixed_seed)
+
+    prompts, config = await while_connected(request, work())
+    made = settings.requests(config, body, [prompt.tokens for prompt in prompts])
+    run = api.bridge.start(made, lambda: make_session_chain(config, api.shared))
+    return prompts, Started(config, made, run)
+
+
+async def _answer(request: HttpRequest, api: Api, body: Generate, shape: Shape, started: Started) -> Response:
+    """The response; the first event is awaited, so that what fails at once has a status of its own."""
+    run = started.run
+    try:
+        first = await while_connected(request, run.next())
+        if body.stream:
+            events = _stream(run, shape, first, len(started.requests))
+            return EventStream(events, run.cancel, api.config.server.ping_s)
+        return Json(shape.whole(await while_connected(request, _collect(run, first, len(started.requests)))))
+    except BaseException:
+        run.cancel()
+        raise
+
+
+async def _collect(run: Run, first: tuple[int, Emit | Done], n: int) -> list[Object]:
+    answers: dict[int, Object] = {}
+    index, item = first
+    while True:
+        if isinstance(item, Done):
+            answers[index] = item.answer
+        if len(answers) == n:
+            return [answers[i] for i in range(n)]
+        index, item = await run.next()
+
+
+async def _stream(run: Run, shape: Shape, first: tuple[int, Emit | Done], n: int) -> AsyncIterator[bytes]:
+    """Events as bytes. An error after the beginning is a last event without `[DONE]` behind it."""
+    answers: dict[int, Object] = {}
+    begun: set[int] = set()
+    index, item = first
+    try:
+        while True:
+            objects = shape.first(index) if index not in begun else []
+            begun.add(index)
+            if isinstance(item, Done):
+                answers[index] = item.answer
+                objects += shape.last(index, item.answer)
+            else:
+                objects += [chunk for part, text in _pieces(item) for chunk in shape.chunk(index, part, text)]
+            if len(answers) == n:
+                objects += shape.end([answers[i] for i in range(n)])
+            yield b"".join(map(event, objects)) or b": \n\n"
+            if len(answers) == n:
+                break
+            index, item = await run.next()
+    except ApiError as error:
+        yield event(error.body)
+        return
+    if shape.ends_with_done:
+        yield DONE
+
+
+def _pieces(emit: Emit) -> list[tuple[Part | None, str]]:
+    """Token by token; what was held back to the end has no token."""
+    if not emit.parts:
+        return [(None, emit.text)] if emit.text else []
+    return [(part, part.text) for part in emit.parts]
+
+
+@dataclass(slots=True)
+class ChatShape:
+    head: Head
+    include_usage: bool
+    verbose: Native | None
+    ends_with_done: bool = True
+
+    def whole(self, answers: Sequence[Object]) -> Object:
+        response = responses.chat_answer(self.head, answers)
+        if self.verbose is not None:
+            response["__verbose"] = self.verbose.final(0, answers[0], stream=False)
+        return response
+
+    def first(self, index: int) -> list[Object]:
+        return [responses.chat_chunk(self.head, index, {"role": "assistant", "content": None})]
+
+    def chunk(self, index: int, part: Part | None, text: str) -> list[Object]:
+        probs = responses.part_probabilities(part) if part else []
+        if not text and not probs:
+            return []
+        return [responses.chat_chunk(self.head, index, {"content": text}, probs=probs)]
+
+    def last(self, index: int, answer: Object) -> list[Object]:
+        return [responses.chat_chunk(self.head, index, {}, answer["finish_reason"])]
+
+    def end(self, answers: Sequence[Object]) -> list[Object]:
+        if not self.include_usage:
+            return []
+        return [responses.with_counts(self.head.chat([], "chat.completion.chunk"), answers)]
+
+
+@dataclass(slots=True)
+class TextShape:
+    head: Head
+    include_usage: bool
+    echoes: list[str]
+    ends_with_done: bool = True
+
+    def whole(self, answers: Sequence[Object]) -> Object:
+        return responses.text_answer(self.head, answers, self.echoes)
+
+    def first(self, index: int) -> list[Object]:
+        return []
+
+    def chunk(self, index: int, part: Part | None, text: str) -> list[Object]:
+        probs = responses.part_probabilities(part) if part else []
+        return [self.head.text([responses.text_choice(index, text, None, probs)])] if text or probs else []
+
+    def last(self, index: int, answer: Object) -> list[Object]:
+        return [self.head.text([responses.text_choice(index, "", answer["finish_reason"])])]
+
+    def end(self, answers: Sequence[Object]) -> list[Object]:
+        return [responses.with_counts(self.head.text([]), answers)] if self.include_usage else []
+
+
+class NativeShape:
+    """One object for a single prompt, a list for several."""
+
+    ends_with_done = False
+
+    def __init__(self, natives: Sequence[Native], fields: Sequence[str]) -> None:
+        self._natives, self._fields = natives, fields
+        self._n_tokens = [0] * len(natives)
+
+    def whole(self, answers: Sequence[Object]) -> Any:
+        finals = [
+            responses.selected(native.final(i, answer, stream=False), self._fields)
+            for i, (native, answer) in enumerate(zip(self._natives, answers, strict=True))
+        ]
+        return finals[0] if len(finals) == 1 else finals
+
+    def first(self, index: int) -> list[Object]:
+        return []
+
+    def chunk(self, index: int, part: Part | None, text: str) -> list[Object]:
+        self._n_tokens[index] += part is not None
+        return [self._natives[index].chunk(index, self._n_tokens[index], part, text)]
+
+    def last(self, index: int, answer: Object) -> list[Object]:
+        return [responses.selected(self._natives[index].final(index, answer, stream=True), self._fields)]
+
+    def end(self, answers: Sequence[Object]) -> list[Object]:
+        return []
