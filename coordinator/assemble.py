@@ -9,6 +9,7 @@ from time import perf_counter_ns
 import msgspec
 
 from coordinator.launcher import Launcher
+from coordinator.overlap import Overlap
 from coordinator.schedule import Lockstep, Schedule, SpeculationSettings
 from coordinator.service import Limits, Service
 from coordinator.session import Request
@@ -65,7 +66,8 @@ def make_launcher(config: Config, endpoint: str) -> Launcher:
 
 
 def make_schedule(config: Config) -> Schedule:
-    return {"lockstep": Lockstep}[config.speculative.schedule]()
+    schedules: dict[str, type[Lockstep] | type[Overlap]] = {"lockstep": Lockstep, "overlap": Overlap}
+    return schedules[config.speculative.schedule]()
 
 
 def make_request(config: Config, prompt: list[int]) -> Request:

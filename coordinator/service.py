@@ -13,17 +13,25 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Protocol
 
 from coordinator.launcher import Launcher, WorkerProcess, open_pidfd
+from coordinator.overlap import make_session
 from coordinator.result import result
 from coordinator.schedule import Schedule
-from coordinator.session import Emit, Finished, Request, Send, Session
+from coordinator.session import Emit, Finished, Request, Send, Session, WakeAt
 from coordinator.vocab_check import VocabCheck
 from coordinator.workers import Connection, Connections, refusal
-from outrider.errors import OutriderError, RequestError, SendError, VocabMismatchError, WorkerLostError
+from outrider.errors import (
+    OutriderError,
+    PromptTooLongError,
+    RequestError,
+    SendError,
+    VocabMismatchError,
+    WorkerLostError,
+)
 from outrider.speculators.chain import Chain
 from outrider.types import ChatMessage, WorkerRole
 from outrider.wire.base import Router
@@ -59,7 +67,8 @@ class Live:
     on_text: Callable[[str], None]
     on_done: Callable[[dict[str, Any]], None]
     on_emit: Callable[[Emit], None] | None = None  # the same text with its tokens
-    asked_at: float = 0.0
+    asked_at: dict[WorkerRole, float] = field(default_factory=dict)
+    wake_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +182,7 @@ class Service:
             raise WorkerLostError("target worker: not connected")
         check_prompt(request.prompt, target.facts.n_vocab, target.facts.n_ctx)
         number = next(self._numbers)
-        session = Session(replace(request, session=number), self.schedule, chain)
+        session = make_session(replace(request, session=number), self.schedule, chain)
         live = Live(session, on_text, on_done, on_emit)
         self.live[number] = live
         for connection in (target, self.draft):
@@ -315,8 +324,9 @@ class Service:
         if connection.n_waiting:
             return
         for live in list(self.live.values()):
-            if live.session.waits_for == connection.role and now - live.asked_at > RESEND_AFTER_S:
-                self._run(live, live.session.resend())
+            role = connection.worker_role
+            if live.session.expects(role) and now - live.asked_at.get(role, now) > RESEND_AFTER_S:
+                self._run(live, live.session.resend(role))
 
     # --- execute -------------------------------------------------------------------------------------------------
 
@@ -326,8 +336,10 @@ class Service:
                 case Send(role, message):
                     connection = self.connections.of_role(role)
                     if connection is not None:
-                        live.asked_at = self.clock()
+                        live.asked_at[role] = self.clock()
                         self.send(connection, message)
+                case WakeAt(time):
+                    live.wake_at = time
                 case Emit():
                     if command.text:
                         live.on_text(command.text)
@@ -351,13 +363,16 @@ class Service:
 
     def _until_next_deadline(self) -> float:
         now = self.clock()
-        times = [self._next_beat]
+        times = [self._next_beat, *(live.wake_at for live in self.live.values() if live.wake_at is not None)]
         if self.launcher is not None and (due := self.launcher.next_due()) is not None:
             times.append(due)
         return max(min(times) - now, 0.0)
 
     def _on_time(self) -> None:
         now = self.clock()
+        for live in [live for live in self.live.values() if live.wake_at is not None and live.wake_at <= now]:
+            live.wake_at = None
+            self._run(live, live.session.wake(now))
         for connection, why in self.connections.lost(now):
             log.warning("%s %r lost: %s", connection.role, connection.name, why)
             self._forget(connection, why)
@@ -435,10 +450,7 @@ def check_prompt(prompt: Sequence[int], n_vocab: int, n_ctx: int) -> None:
     if not prompt:
         raise RequestError("the prompt is empty: give at least one token")
     if len(prompt) >= n_ctx:
-        raise RequestError(
-            f"the prompt has {len(prompt)} tokens, the context holds n_ctx = {n_ctx} with at least one to generate:"
-            " shorten it or raise --ctx-size"
-        )
+        raise PromptTooLongError(len(prompt), n_ctx)
     bad = next((token for token in prompt if not 0 <= token < n_vocab), None)
     if bad is not None:
         raise RequestError(f"prompt token {bad} is not in the target's vocabulary (0 to {n_vocab - 1})")

@@ -95,7 +95,14 @@ class Finished:
     code: FailureCode | None = None
 
 
-Command = Send | Emit | Finished
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Call `wake` at this time, unless something else happens before."""
+
+    time: float
+
+
+Command = Send | Emit | Finished | WakeAt
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +158,11 @@ class Counts:
                 per_pos[position] += 1
 
 
+def answers(reply: SessionMessage, request: SessionMessage) -> bool:
+    """Does a reply repeat the five numbers of this request?"""
+    return all(getattr(reply, name) == getattr(request, name) for name in SessionMessage.__struct_fields__)
+
+
 class Session:
     """See the module's docstring. Times are seconds of the caller's clock; they are only kept, never asked for."""
 
@@ -189,6 +201,10 @@ class Session:
         return self.history.tokens[len(self.request.prompt) :]
 
     @property
+    def n_generated(self) -> int:
+        return len(self.history) - len(self.request.prompt)
+
+    @property
     def speculates(self) -> bool:
         """Could the next round have a draft, as far as this session knows?"""
         if any(member.speculator is not None for member in self.chain.members):
@@ -205,7 +221,7 @@ class Session:
     def stats(self) -> RequestStats:
         """What each speculator did. Accepted counts what the target sampled too, committed what is in the text."""
         of_types = {member.type: member.counters.stats() + self._tested[member.type] for member in self.chain.members}
-        return RequestStats(self.counts.rounds, len(self.generated), of_types)
+        return RequestStats(self.counts.rounds, self.n_generated, of_types)
 
     def start(self, now: float) -> list[Command]:
         """The first round; both workers read the prompt at the same time."""
@@ -219,7 +235,7 @@ class Session:
     def worker_ready(self, role: WorkerRole, incarnation: int, facts: ModelFacts) -> list[Command]:
         """A worker is there, for the first time or again. A round that waits for the target is asked for anew."""
         if role == "draft" and self._peers.get("draft") is None and self.phase is not Phase.IDLE:
-            self.notes.append(f"draft worker rejoined at token {len(self.generated)}")
+            self.notes.append(f"draft worker rejoined at token {self.n_generated}")
         self._peers[role] = Peer(incarnation, facts)
         if self.phase is Phase.VERIFYING and role == "target":
             return self._verify()
@@ -229,7 +245,7 @@ class Session:
         """A draft that is gone costs its drafts; a target that is gone is waited for (or the caller gives up)."""
         had = self._peers.pop(role, None)
         if role == "draft" and had is not None and self.phase is not Phase.DONE:
-            self.notes.append(f"draft worker lost at token {len(self.generated)}: {reason}")
+            self.notes.append(f"draft worker lost at token {self.n_generated}: {reason}")
             if self.phase is Phase.DRAFTING:
                 return self._verify()
         return []
@@ -243,7 +259,7 @@ class Session:
             return []
         match message:
             case DraftTokens():
-                return self._on_draft(message)
+                return self._on_draft(message, now)
             case Verdict():
                 return self._on_verdict(message, now)
             case Failure():
@@ -251,10 +267,18 @@ class Session:
         self.counts.n_stale += 1
         return []
 
-    def resend(self) -> list[Command]:
-        """The reply that is due seems lost: ask again. Requests are idempotent."""
+    def resend(self, role: WorkerRole) -> list[Command]:
+        """The reply that is due of this worker seems lost: ask again. Requests are idempotent."""
         self.counts.n_resent += 1
         return self._ask_again()
+
+    def wake(self, now: float) -> list[Command]:
+        """The time of a WakeAt has come. In lockstep nobody waits for a time."""
+        return []
+
+    def expects(self, role: WorkerRole) -> bool:
+        """Is a reply of this worker due?"""
+        return self.waits_for == role
 
     def cancel(self, now: float, reason: FinishReason = "cancelled", error: str | None = None) -> list[Command]:
         """End here, in whatever phase."""
@@ -299,9 +323,7 @@ class Session:
         if role is None or waiting is None or not isinstance(message, SessionMessage):
             return False
         expected: type[Message] = Verdict if role == "target" else DraftTokens
-        return isinstance(message, expected | Failure) and all(
-            getattr(message, name) == getattr(waiting, name) for name in SessionMessage.__struct_fields__
-        )
+        return isinstance(message, expected | Failure) and answers(message, waiting)
 
     def _refuses_request(self, failure: Failure) -> bool:
         """Does the target say that it cannot serve this request, while the draft is still at work?"""
@@ -369,7 +391,7 @@ class Session:
 
     def _room(self) -> int:
         """The most tokens that any draft may have now, by the target's context and the rest of the request."""
-        n_ctx, n_generated = self._peers["target"].facts.n_ctx, len(self.generated)
+        n_ctx, n_generated = self._peers["target"].facts.n_ctx, self.n_generated
         return draft_budget(n_ctx, len(self.history) - 1, self.request.n_predict, n_generated)
 
     def _draft_obstacle(self) -> str | None:
@@ -394,7 +416,7 @@ class Session:
         self._waiting, self.phase = request, Phase.DRAFTING
         return [*begin, Send("draft", request)]
 
-    def _on_draft(self, draft: DraftTokens) -> list[Command]:
+    def _on_draft(self, draft: DraftTokens, now: float) -> list[Command]:
         self._failures["draft"] = 0
         self.counts.n_dropped += draft.n_dropped
         self.counts.draft_decode_us += draft.decode_us
@@ -422,7 +444,7 @@ class Session:
         self._failures["target"] = 0
         self.counts.target_decode_us += verdict.decode_us
         self.counts.n_verified += verdict.accepted
-        if not self.generated:
+        if not self.n_generated:
             self.first_token_at = now
             self.n_first = len(verdict.tokens)
             self.counts.n_cached = verdict.n_reused
@@ -440,7 +462,11 @@ class Session:
         commands: list[Command] = [Emit(released, tuple(verdict.tokens[:n_committed]), tuple(parts))]
         if reason is not None:
             return commands + self._finish(reason, now)
-        return commands + self._tell_draft(n_accepted) + self._start_round(now)
+        return commands + self._go_on(verdict, n_accepted, now)
+
+    def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
+        """The text does not end here: on to the next round."""
+        return self._tell_draft(n_accepted) + self._start_round(now)
 
     def _commit(self, verdict: Verdict) -> tuple[list[Part], FinishReason | None]:
         """Commit token by token until the text ends: what was committed, and why it ended."""
@@ -452,7 +478,7 @@ class Session:
             parts.append(Part(token, piece, self.text.push(piece), logprobs))
             if self.text.stopped_by is not None or (verdict.end_of_text and i == last):
                 return parts, "stop"
-            if len(self.generated) == self.request.n_predict:
+            if self.n_generated == self.request.n_predict:
                 return parts, "length"
         return parts, None
 

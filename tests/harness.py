@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from coordinator.overlap import make_session
 from coordinator.schedule import Lockstep, Schedule, SpeculationSettings
-from coordinator.session import Emit, Finished, Request, Send, Session
+from coordinator.session import Emit, Finished, Request, Send, Session, WakeAt
 from draft_worker.worker import DraftWorker
 from outrider.engine.base import Engine
 from outrider.engine.scripted import ScriptedEngine
@@ -35,6 +36,7 @@ class Pair:
         self.texts: list[str] = []
         self.finished: Finished | None = None
         self.clock = 0.0
+        self.wake_at: float | None = None
         #: Called with every message to a worker; what it returns is delivered (several, changed, none).
         self.filter: Callable[[str, Message], Sequence[Message]] = lambda role, message: [message]
 
@@ -42,7 +44,7 @@ class Pair:
         return session.worker_ready(role, incarnation, self.workers[role].engine.facts)  # type: ignore[arg-type]
 
     def run(self, request: Request, schedule: Schedule | None = None) -> Session:
-        session = Session(request, schedule or Lockstep())
+        session = make_session(request, schedule or Lockstep())
         for incarnation, role in enumerate(self.workers, start=1):
             self.connect(session, role, incarnation)
         self.drive(session, session.start(self.clock))
@@ -52,9 +54,17 @@ class Pair:
         """Execute commands until nothing is left to do."""
         queue: deque[Any] = deque(commands)
         self.texts, self.finished = [], None
-        while queue or self.step_workers(session, queue):
+        while queue or self.step_workers(session, queue) or self.wake(session, queue):
             if queue:
                 self.execute(session, queue.popleft(), queue)
+
+    def wake(self, session: Session, queue: deque[Any]) -> bool:
+        """Nothing else happens: the time comes that the session waits for."""
+        if self.wake_at is None or self.finished is not None:
+            return False
+        self.clock, self.wake_at = max(self.clock, self.wake_at), None
+        queue.extend(session.wake(self.clock))
+        return True
 
     def step_workers(self, session: Session, queue: deque[Any]) -> bool:
         busy = [worker for worker in self.workers.values() if worker.has_work()]
@@ -71,6 +81,8 @@ class Pair:
                 for delivered in self.filter(role, message):
                     for reply in self.workers[role].handle(delivered):
                         queue.extend(session.handle(reply, self.clock))
+            case WakeAt(time):
+                self.wake_at = time
             case Emit(text, _):
                 self.texts.append(text)
             case Finished():
