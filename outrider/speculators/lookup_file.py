@@ -104,7 +104,9 @@ def write(path: str | Path, entries: Iterable[tuple[Sequence[int], Mapping[int, 
     numbers: list[int] = []
     for ngram, counts in entries:
         if not 1 <= len(ngram) <= NGRAM_MAX or not counts or min(counts.values()) < 1:
-            raise SpeculatorError(f"lookup file {path}: no record can be made of n-gram {list(ngram)} with {dict(counts)}")
+            raise SpeculatorError(
+                f"lookup file {path}: no record can be made of n-gram {list(ngram)} with {dict(counts)}"
+            )
         numbers += [*ngram, *[_NO_TOKEN] * (NGRAM_MAX - len(ngram)), len(counts)]
         for pair in counts.items():
             numbers += pair

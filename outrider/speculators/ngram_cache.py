@@ -141,7 +141,7 @@ def best_token(counts: Mapping[int, int], weights: Mapping[int, int], n_samples:
 def _best(counts: Mapping[int, int]) -> int:
     """Of equal counts only two can be large enough to pass, and of two tokens the newer comes first."""
     most = max(counts.values())
-    return next(token for token in reversed(counts) if counts[token] == most)  # type: ignore[call-overload]
+    return next(token for token in reversed(counts) if counts[token] == most)
 
 
 def _best_weighted(counts: Mapping[int, int], weights: Mapping[int, int]) -> int:

@@ -6,7 +6,7 @@ A long prompt is sorted once; what comes later goes into dictionaries. Both give
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 
 import numpy as np
@@ -17,6 +17,10 @@ from outrider.speculators.search import Tokens
 
 Counts = dict[int, int]  # token -> how often, in the order of first occurrence
 Ngram = tuple[int, ...]
+
+
+#: Counting what followed an n-gram of so many places takes a while.
+_FREQUENT = 1024
 
 
 class SortedText:
@@ -34,6 +38,25 @@ class SortedText:
         self.tokens = tokens.copy()
         self.positions = order.astype(np.int32)
         self._columns = [memoryview(column[order]) for column in columns]  # type: ignore[arg-type]
+        self._common = {ngram: self._count_rows(first, end) for ngram, first, end in self._long_runs()}
+
+    def _runs(self) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.intp]]]:
+        """For each length n the n-grams, as first rows and row counts."""
+        changed = np.zeros(self.positions.size, np.bool_)
+        changed[:1] = True
+        for n, column in enumerate(map(np.asarray, self._columns), 1):
+            changed[1:] |= column[1:] != column[:-1]
+            first = changed.nonzero()[0]
+            inside = column[first] >= 0
+            yield n, first[inside], np.diff(first, append=changed.size)[inside]
+
+    def _long_runs(self) -> Iterator[tuple[Ngram, int, int]]:
+        """The n-grams that are so frequent that they are better counted beforehand, and their rows."""
+        for n, firsts, sizes in self._runs():
+            for first, size in zip(
+                firsts[sizes >= _FREQUENT].tolist(), sizes[sizes >= _FREQUENT].tolist(), strict=True
+            ):
+                yield tuple(column[first] for column in reversed(self._columns[:n])), first, first + size
 
     def _rows(self, ngram: Ngram) -> tuple[int, int]:
         """First row of the positions that follow `ngram`, and the row behind the last."""
@@ -44,10 +67,11 @@ class SortedText:
 
     def counts(self, ngram: Ngram) -> Counts:
         """What followed `ngram`."""
-        first, end = self._rows(ngram)
-        if first == end:
-            return {}
-        following = self.tokens[self.positions[first:end]]
+        common = self._common.get(ngram)
+        return self._count_rows(*self._rows(ngram)) if common is None else common.copy()
+
+    def _count_rows(self, first: int, end: int) -> Counts:
+        following = self.tokens[np.sort(self.positions[first:end])]
         if end - first < 64:
             return _count(following.tolist())
         tokens, at, counts = np.unique(following, return_index=True, return_counts=True)
@@ -64,18 +88,12 @@ class SortedText:
 
     def n_ngrams(self) -> int:
         """Number of distinct n-grams of all lengths."""
-        changed = np.zeros(self.positions.size, np.bool_)
-        changed[:1] = True
-        total = 0
-        for column in self._columns:
-            values = np.asarray(column)
-            changed[1:] |= values[1:] != values[:-1]
-            total += int((changed & (values >= 0)).sum())
-        return total
+        return sum(firsts.size for _, firsts, _ in self._runs())
 
 
 def _pair(high: Tokens, low: Tokens) -> NDArray[np.int64]:
-    return (high.astype(np.int64) << 32) | low.astype(np.int64) & 0xFFFFFFFF
+    """Numbers that sort as the pairs do; no token is below -1."""
+    return (high.astype(np.int64) << 32) + low + 1
 
 
 def _count(tokens: Sequence[int]) -> Counts:

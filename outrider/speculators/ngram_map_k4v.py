@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.speculators.ngram_map import MAX_COUNT, Key, NgramMap, Value
-from outrider.speculators.search import Tokens, find_all
+from outrider.speculators.search import Tokens, find_all, match_mask
 
-#: Places compared at a time.
-_CHUNK = 1024
+#: More places than this, and more than one in so many, are quicker compared by whole passes.
+_MANY = 64
+_DENSE = 16
 
 
 class NgramMapK4V(NgramMap):
@@ -45,13 +46,12 @@ class NgramMapK4V(NgramMap):
     def _equal(self, tokens: Tokens, places: NDArray[np.intp], index: int) -> NDArray[np.bool_]:
         """Which of `places` read the same m tokens as `index`."""
         wanted = tokens[index : index + self.n_max]
-        equal = np.zeros(places.size, np.bool_)
         if wanted.size < self.n_max:
-            return equal
-        offsets = np.arange(self.n_max)
-        for start in range(0, places.size, _CHUNK):
-            chunk = places[start : start + _CHUNK, None] + offsets
-            equal[start : start + _CHUNK] = (tokens[chunk] == wanted).all(axis=1)
+            return np.zeros(places.size, np.bool_)
+        first, last = int(places[0]), int(places[-1])
+        if places.size > max((last - first) // _DENSE, _MANY):
+            return match_mask(tokens, wanted, first, last)[places - first]
+        equal: NDArray[np.bool_] = (tokens[places[:, None] + np.arange(self.n_max)] == wanted).all(axis=1)
         return equal
 
     def _survives(self, key: Key, cut: int) -> bool:

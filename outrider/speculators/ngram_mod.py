@@ -118,7 +118,9 @@ class NgramMod(LookupSpeculator):
         if params.n_match < 1:
             raise SpeculatorError(f"ngram-mod: n_match = {params.n_match}; it must be at least 1")
         if shared is not None and shared.n != params.n_match:
-            raise SpeculatorError(f"ngram-mod: n_match = {params.n_match}, but the shared pool hashes {shared.n} tokens")
+            raise SpeculatorError(
+                f"ngram-mod: n_match = {params.n_match}, but the shared pool hashes {shared.n} tokens"
+            )
         self.n, self.n_min, self.n_max = params.n_match, params.n_min, params.n_max
         if shared is None and params.shared_pool:
             shared = HashPool(self.n)

@@ -15,7 +15,7 @@ _SHOWN = 5
 
 
 def report(outcomes: list[Outcome]) -> str:
-    """A table by topic, and what differs."""
+    """A table by topic, notes, and what differs."""
     kinds = Counter((outcome.topic, _kind(outcome)) for outcome in outcomes)
     lines = [f"{'topic':16} {'match':>6} {'differ':>6} {'skipped':>7}"]
     for topic in sorted({outcome.topic for outcome in outcomes}):
@@ -24,7 +24,7 @@ def report(outcomes: list[Outcome]) -> str:
     reasons = Counter((outcome.topic, outcome.skipped) for outcome in outcomes if outcome.skipped)
     lines += [f"skipped: {topic}: {reason} ({n} files)" for (topic, reason), n in sorted(reasons.items())]
     for outcome in outcomes:
-        lines += [f"{outcome.path}: {line}" for line in outcome.differences[:_SHOWN]]
+        lines += [f"{outcome.path}: {line}" for line in (*outcome.notes, *outcome.differences[:_SHOWN])]
     return "\n".join(lines)
 
 

@@ -27,9 +27,10 @@ from tests.golden.state import chain_state, chain_stats
 
 def speculator_params(given: dict[str, Any], static: str = "", dynamic: str = "") -> SpeculatorParams:
     """The parameters of a recording; the table of ngram-mod is shared by its sequences, as it was there."""
-    ngram = {name: NgramParams(**given[name]) for name in ("ngram_simple", "ngram_map_k", "ngram_map_k4v") if name in given}
     return SpeculatorParams(
-        **ngram,
+        ngram_simple=NgramParams(**given.get("ngram_simple", {})),
+        ngram_map_k=NgramParams(**given.get("ngram_map_k", {})),
+        ngram_map_k4v=NgramParams(**given.get("ngram_map_k4v", {})),
         ngram_mod=NgramModParams(**given.get("ngram_mod", {}), shared_pool=True),
         ngram_cache=NgramCacheParams(lookup_static=static, lookup_dynamic=dynamic),
         draft=ModelParams(**given.get("draft", {})),
@@ -83,7 +84,8 @@ class Replay:
     def __init__(self, chain: Chain, parameters: dict[str, Any], seqs: Sequence[dict[str, Any]]) -> None:
         self.chain = chain
         self.is_server = parameters["loop"] == "server"
-        self.n_ctx, self.n_predict = parameters["n_ctx"], parameters["n_predict"]
+        self.n_ctx: int = parameters["n_ctx"]
+        self.n_predict: int = parameters["n_predict"]
         self.sequences = [Sequence_(i, seq["start"], seq["turns"]) for i, seq in enumerate(seqs)]
         self.rounds: list[list[Any]] = []
 

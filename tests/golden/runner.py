@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+#: Lines that say what differs; empty for a match. Those that start with NOTE are worth telling and no difference.
 Check = Callable[[Path, dict[str, Any]], list[str]]
+NOTE = "note: "
 
 
 class Skipped(Exception):
@@ -24,6 +27,7 @@ class Outcome:
     topic: str
     differences: tuple[str, ...] = ()
     skipped: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def golden_files(folder: Path) -> list[Path]:
@@ -42,11 +46,13 @@ def check_file(path: Path) -> Outcome:
     if check is None:
         return Outcome(path, str(topic), skipped="no check for this topic")
     try:
-        return Outcome(path, topic, tuple(check(path, data)))
+        lines = check(path, data)
     except Skipped as reason:
         return Outcome(path, topic, skipped=str(reason))
     except Exception as error:
         return Outcome(path, topic, (f"the check broke: {type(error).__name__}: {error}",))
+    notes = tuple(line for line in lines if line.startswith(NOTE))
+    return Outcome(path, topic, tuple(line for line in lines if line not in notes), notes=notes)
 
 
 def find_check(topic: object) -> Check | None:
@@ -54,9 +60,9 @@ def find_check(topic: object) -> Check | None:
     if not isinstance(topic, str) or not topic.isidentifier():
         return None
     name = f"{__package__}.{topic}"
-    if importlib.util.find_spec(name) is None:
+    if find_spec(name) is None:
         return None
-    check: Check | None = getattr(importlib.import_module(name), "check", None)
+    check: Check | None = getattr(import_module(name), "check", None)
     return check
 
 
