@@ -13,7 +13,7 @@ from __future__ import annotations
 from coordinator.ahead import Ahead
 from coordinator.costs import Costs
 from coordinator.schedule import RoundPlan, Schedule, SpeculationSettings
-from coordinator.session import MODEL, Command, Phase, Request, Send, Session, WakeAt, answers
+from coordinator.session import MODEL, Command, Phase, Request, Send, Session, WakeAt, answers, may_ask_again
 from outrider.speculators.chain import Chain
 from outrider.types import WorkerRole
 from outrider.wire.messages import DraftRequest, DraftTokens, Failure, Message, SessionMessage, Verdict
@@ -244,7 +244,7 @@ class OverlapSession(Session):
         peer = self._peers["draft"]
         peer.known_len = 0
         peer.begun &= failure.code != "unknown_session"
-        if failure.code not in ("missing_prefix", "unknown_session", "engine") or self._failures["draft"] > 3:
+        if not may_ask_again("draft", failure, self._failures["draft"]):
             self._draft_off = f"draft worker: {failure.reason}"
         ride = self._ride(now)
         return ride + self._verify_or_wait(now) if self.phase is Phase.DRAFTING else ride

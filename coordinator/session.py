@@ -49,6 +49,8 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 #: Failures in a row after which a draft is left alone, and a target gives the request up.
 MAX_DRAFT_FAILURES = 3
 MAX_TARGET_FAILURES = 2
+#: Times in a row that a worker may say that it has missed something.
+MAX_MISSED = 100
 
 
 class Phase(Enum):
@@ -156,6 +158,16 @@ class Counts:
             per_pos.extend([0] * (n_drafted - len(per_pos)))
             for position in range(n):
                 per_pos[position] += 1
+
+
+def may_ask_again(role: WorkerRole, failure: Failure, n_failures: int) -> bool:
+    """Can the same request succeed now, after `n_failures` in a row?
+
+    A worker that lacks a prefix or a session only missed a message; an engine that fails may do so for good.
+    """
+    if failure.code == "engine":
+        return n_failures <= (MAX_TARGET_FAILURES if role == "target" else MAX_DRAFT_FAILURES)
+    return failure.code in ("missing_prefix", "unknown_session") and n_failures <= MAX_MISSED
 
 
 def answers(reply: SessionMessage, request: SessionMessage) -> bool:
@@ -502,9 +514,7 @@ class Session:
         role = self.waits_for
         assert role is not None
         self._failures[role] += 1
-        limit = MAX_TARGET_FAILURES if role == "target" else MAX_DRAFT_FAILURES
-        recoverable = failure.code in ("missing_prefix", "unknown_session", "engine")
-        if recoverable and self._failures[role] <= limit:
+        if may_ask_again(role, failure, self._failures[role]):
             self._peers[role].begun &= failure.code != "unknown_session"
             return self._ask_again()
         if role == "target":
