@@ -9,6 +9,7 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
+from tests.golden.models import close_engines
 from tests.golden.runner import Outcome, check_folder
 
 _SHOWN = 5
@@ -37,7 +38,10 @@ def _kind(outcome: Outcome) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("folder", type=Path)
-    outcomes = list(check_folder(parser.parse_args().folder))
+    try:
+        outcomes = list(check_folder(parser.parse_args().folder))
+    finally:
+        close_engines()
     if not outcomes:
         print("no JSON files there")
         return 2

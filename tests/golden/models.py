@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from functools import cache, lru_cache
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +13,9 @@ from outrider.engine.base import Engine
 from outrider.engine.factory import create_engine, llama_version
 from outrider.engine.options import EngineOptions
 from tests.golden.runner import Skipped
+
+#: A target and its draft.
+_MAX_ENGINES = 2
 
 #: Names in the recordings, and the files of today.
 _QWEN = {"q15-Q4_0.gguf": "qwen2.5-coder-1.5b-q4_0.gguf", "q05-Q4_0.gguf": "qwen2.5-coder-0.5b-q4_0.gguf"}
@@ -39,10 +42,7 @@ def _loads(path: Path) -> bool:
     return subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True).returncode == 0
 
 
-@lru_cache(maxsize=4)
-def _engine(path: Path, n_ctx: int, n_seq: int, role: str) -> Engine:
-    # As recorded: flash attention, which llama.cpp chooses by itself, rounds otherwise than plain attention.
-    return create_engine("llama", str(path), EngineOptions(n_ctx=n_ctx, n_seq=n_seq, n_threads=1, flash_attn="on"))
+_engines: dict[tuple[Path, int, int, str], Engine] = {}
 
 
 def open_engine(name: str, n_ctx: int, n_seq: int, role: str) -> Engine:
@@ -53,7 +53,19 @@ def open_engine(name: str, n_ctx: int, n_seq: int, role: str) -> Engine:
     path = model_path(name)
     if not _loads(path):
         raise Skipped(f"llama.cpp dies on {path.name} here")
-    engine = _engine(path, n_ctx, n_seq, role)
+    key = (path, n_ctx, n_seq, role)
+    if key not in _engines:
+        if len(_engines) >= _MAX_ENGINES:
+            close_engines()
+        # As recorded: flash attention, which llama.cpp chooses by itself, rounds otherwise than plain attention.
+        options = EngineOptions(n_ctx=n_ctx, n_seq=n_seq, n_threads=1, flash_attn="on")
+        _engines[key] = create_engine("llama", str(path), options)
     for seq in range(n_seq):
-        engine.truncate(seq, 0)
-    return engine
+        _engines[key].truncate(seq, 0)
+    return _engines[key]
+
+
+def close_engines() -> None:
+    """Free all models."""
+    while _engines:
+        _engines.popitem()[1].close()
