@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from coordinator.ahead import Ahead
 from coordinator.costs import Calibration, Costs
 from coordinator.overlap import Overlap, make_session
+from coordinator.schedule import Lockstep
 from coordinator.session import Emit, Finished, Send, Session, WakeAt
 from outrider.types import SamplingParams
-from outrider.wire.messages import DraftTokens, Message, Verdict
+from outrider.wire.messages import Message, Verdict
 from tests.harness import GREEDY, Pair, make_request, plain, scripted
 from tests.state.test_lossless import samplings
 
@@ -127,8 +128,6 @@ def test_no_order_or_loss_of_messages_changes_the_text(
     request = make_request(n_predict=25, sampling=SamplingParams(temp=temp, seed=3))
     expected = plain(scripted("seed=7"), request)
     pair = Pair(scripted("seed=7"), scripted(f"seed=7,disagree={disagree}"))
-    from coordinator.schedule import Lockstep
-
     session = make_session(request, Lockstep() if lockstep else Overlap())
     for incarnation, role in enumerate(pair.workers, start=1):
         pair.connect(session, role, incarnation)
@@ -150,6 +149,16 @@ def test_a_draft_like_its_target_rides_on_without_a_rollback() -> None:
     assert session.counts.rounds < 60
 
 
+def let_draft_ride(pair: Pair, network: Network, session: Session) -> None:
+    """Until it has come to the end of its credit."""
+    worker = pair.workers["draft"]
+    while network.links.get(("to", "draft")) or network.links.get(("from", "draft")) or worker.has_work():
+        replies = [reply for message in network.links.pop(("to", "draft"), []) for reply in worker.handle(message)]
+        replies += worker.step() if worker.has_work() else []
+        for reply in [*network.links.pop(("from", "draft"), []), *replies]:
+            network.do(session.handle(reply, network.now))
+
+
 def test_the_target_gets_its_next_draft_without_waiting() -> None:
     """With the draft ahead, a verdict is answered by the next VerifyRequest at once."""
     pair = Pair(scripted("seed=3"), scripted("seed=3"))
@@ -160,16 +169,7 @@ def test_the_target_gets_its_next_draft_without_waiting() -> None:
     network.do(session.start(0.0))
     while not any(isinstance(m, Verdict) for m in network.links.get(("from", "target"), [])):
         network.step()
-    while network.links.get(("from", "draft")) or pair.workers["draft"].has_work():  # let the draft come ahead
-        if pair.workers["draft"].has_work():
-            for reply in pair.workers["draft"].step():
-                network.do(session.handle(reply, network.now))
-        for reply in network.links.pop(("from", "draft"), []):
-            assert isinstance(reply, DraftTokens)
-            network.do(session.handle(reply, network.now))
-        for message in network.links.pop(("to", "draft"), []):
-            for reply in pair.workers["draft"].handle(message):
-                network.put("from", "draft", reply)
+    let_draft_ride(pair, network, session)
     (reply,) = network.links.pop(("from", "target"))
     commands = session.handle(reply, network.now)
     sent = [command.message for command in commands if isinstance(command, Send)]
