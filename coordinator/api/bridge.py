@@ -40,6 +40,7 @@ class Bridge:
 
     def __init__(self, service: Service, admission: Admission) -> None:
         self.service, self.admission = service, admission
+        self.ready = False  # all workers were there
         self.draining = False  # no new requests
         self.on_done: Callable[[dict[str, Any]], None] = lambda answer: None  # called in the coordinator's thread
         self._waker = Waker()

@@ -56,7 +56,7 @@ async def chat_completions(request: HttpRequest, api: Api, data: bytes) -> Respo
         return [await api.prompts.of_chat(body)]
 
     prompts, started = await _start(request, api, body, prepare)
-    shape = ChatShape(api.head(), body.include_usage, _verbose(api, body, prompts, started))
+    shape = ChatShape(api.head(), body.include_usage, await _verbose(api, body, prompts[0], started))
     return await _answer(request, api, body, shape, started)
 
 
@@ -104,11 +104,13 @@ def _native(api: Api, body: Generate, text: str, request: Request, config: Confi
     )
 
 
-def _verbose(api: Api, body: Generate, prompts: Sequence[Prompt], started: Started) -> Native | None:
+async def _verbose(api: Api, body: Generate, prompt: Prompt, started: Started) -> Native | None:
+    """llama-server's `__verbose`: the request in its own form, with the prompt as the target reads it."""
     wanted = body.verbose if body.verbose is not None else api.config.log.verbose
     if not wanted:
         return None
-    return _native(api, body, prompts[0].text, started.requests[0], started.config)
+    text = await api.prompts.detokenize(prompt.tokens, special=True)
+    return _native(api, body, text, started.requests[0], started.config)
 
 
 # --- what all three do -------------------------------------------------------------------------------------------

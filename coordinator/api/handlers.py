@@ -22,7 +22,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 async def get_health(request: HttpRequest, api: Api, data: bytes) -> Response:
     """200 while requests can be answered, with `degraded` where drafting is on and cannot happen; else 503."""
     bridge = api.bridge
-    state, reason = await bridge.get(lambda: health(bridge.service, api.config, bridge.draining))
+    state, reason = await bridge.get(lambda: health(bridge, api.config))
     if state in ("loading", "unavailable"):
         return error_response(ApiError(503, reason))
     return Json({"status": state, **({"reason": reason} if reason else {})})

@@ -52,15 +52,17 @@ def fingerprint() -> str:
         return "b0-outrider"
 
 
-def health(service: Service, config: Config, draining: bool) -> tuple[Health, str]:
+def health(bridge: Bridge, config: Config) -> tuple[Health, str]:
     """The state of both workers, in the coordinator's thread, with a reason where it is not ok."""
-    if draining:
+    service = bridge.service
+    if bridge.draining:
         return "unavailable", "the server is ending"
     if service.fatal is not None:
         return "unavailable", str(service.fatal)
     if service.target is None:
-        was_there = service.launcher is not None and config.target.name in service.launcher.once_ready
-        return ("unavailable", "the target worker is lost") if was_there else ("loading", "Loading model")
+        return ("unavailable", "the target worker is lost") if bridge.ready else ("loading", "Loading model")
+    if not bridge.ready:
+        return "loading", "Loading model"
     if needs_draft(config) and service.draft is None:
         refused = service.refused.get("draft")
         return "degraded", str(refused) if refused is not None else "the draft worker is not connected"

@@ -44,6 +44,7 @@ def execute(config: Config, *, fixed_seed: bool = False) -> int:
                 with _front(config, service, admission, fixed_seed) as front:
                     loop = Loop(service, admission, signals, front)
                     wait_until_ready(service, config, signals, loop.turn)
+                    loop.ready()
                     service.clients = Clients(service, config, admission)
                     _say_ready(transport.endpoint, front)
                     loop.serve()
@@ -66,6 +67,11 @@ class Loop:
         if self._front is not None:
             self._front.bridge.run_calls()
         self._admission.pump()
+
+    def ready(self) -> None:
+        """All workers are there."""
+        if self._front is not None:
+            self._front.bridge.ready = True
 
     def serve(self) -> None:
         """Until a signal. Raises what makes it impossible to go on."""

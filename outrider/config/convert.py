@@ -42,7 +42,6 @@ def engine_options(worker: Worker, n_seq: int) -> EngineOptions:
     return EngineOptions(
         n_ctx=worker.ctx_size,
         n_batch=worker.batch_size,
-        n_ubatch=min(worker.batch_size, EngineOptions().n_ubatch),
         n_seq=n_seq,
         n_threads=worker.threads or None,
         n_gpu_layers=worker.n_gpu_layers if worker.n_gpu_layers >= 0 else None,

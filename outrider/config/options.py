@@ -161,6 +161,13 @@ OPTIONS: tuple[Option, ...] = (
         form=forms.flash_attention,
     ),
     _row(
+        "target.chat_template_file",
+        "--chat-template-file",
+        "Jinja template for chat messages in place of the model's own",
+        "FILE",
+        path=True,
+    ),
+    _row(
         "draft.model",
         "-md --model-draft --spec-draft-model",
         "draft model; switches drafting on",

@@ -60,6 +60,7 @@ class Worker(Section, frozen=True, kw_only=True):
 
 class Target(Worker, frozen=True, kw_only=True):
     name: Name = "target"
+    chat_template_file: str = ""
 
 
 class Draft(Worker, frozen=True, kw_only=True):

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from outrider.errors import ContextFullError
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Tokenizer(Protocol):
     """Text to ids and back, from the tables of one GGUF file."""
 
     vocab: VocabFacts
+    chat_template: str | None  # Jinja source
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Token ids of `text`; BOS/EOS as the model's flags say if `add_special`; control tokens are recognised in
@@ -123,6 +126,11 @@ class Engine(ABC):
     @abstractmethod
     def restore(self, seq: int, checkpoint: object) -> None:
         """Put `seq` back to what it was when `checkpoint` was saved."""
+
+    def use_chat_template(self, source: str) -> None:
+        """Render chat messages by this Jinja template from now on, instead of the model's own."""
+        self.tokenizer.chat_template = source
+        self.facts = msgspec.structs.replace(self.facts, has_chat_template=True)
 
     @abstractmethod
     def close(self) -> None:

@@ -18,7 +18,7 @@ class LlamaTokenizer:
 
     def __init__(self, vocab: NativeVocab, chat_template: str | None) -> None:
         self._native = vocab
-        self._template = chat_template
+        self.chat_template = chat_template
         self._pieces: dict[int, bytes] = {}
         has_texts = vocab.type != "none"
         self._texts = [vocab.text(token) if has_texts else b"" for token in range(vocab.n_tokens)]
@@ -67,7 +67,7 @@ class LlamaTokenizer:
         variables: Mapping[str, object] | None = None,
     ) -> str:
         return render_chat(
-            self._template,
+            self.chat_template,
             messages,
             add_generation_prompt=add_generation_prompt,
             variables=variables or {},

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.engine.base import Engine, Output, Span, check_room
+from outrider.engine.chat_template import render_chat
 from outrider.errors import CacheError, ConfigError, EngineError, RequestError
 from outrider.types import ModelFacts, VocabFacts
 
@@ -66,6 +67,8 @@ def mix(value: int) -> int:
 class ScriptedTokenizer:
     """Ids 0–255 are bytes, 256 ends a text, the rest are words."""
 
+    chat_template: str | None = None  # None: a fixed form
+
     def __init__(self, n_vocab: int) -> None:
         self.vocab = VocabFacts(
             type="bpe", n_vocab=n_vocab, add_bos=False, bos=-1, add_eos=False, eos=EOS, block_hashes=[]
@@ -94,6 +97,17 @@ class ScriptedTokenizer:
     ) -> str:
         if not messages:
             raise RequestError("chat: there is no message; give at least one")
+        if self.chat_template is not None:
+            return render_chat(
+                self.chat_template,
+                messages,
+                bos="",
+                eos="",
+                add_bos=False,
+                add_eos=False,
+                add_generation_prompt=add_generation_prompt,
+                variables=variables or {},
+            )
         return "".join(f"<{role}>{content}\n" for role, content in messages) + "<assistant>" * add_generation_prompt
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from outrider.config.convert import engine_options
 from outrider.connect import open_link, welcome, worker_address
 from outrider.engine.factory import create_engine
-from outrider.errors import ModelFileError
+from outrider.errors import ConfigError, ModelFileError
 from outrider.types import WorkerRole
 from outrider.wire.messages import Ready
 from outrider.worker.loop import work
@@ -31,6 +31,8 @@ def serve(role: WorkerRole, config: Config, make_worker: Callable[[Engine], Slot
         incarnation = welcome(link)
         engine = load(settings, config.coordinator.n_seq)
         try:
+            if role == "target" and config.target.chat_template_file:
+                engine.use_chat_template(read_template(Path(config.target.chat_template_file)))
             link.send(Ready(incarnation, engine.facts))
             work(link, make_worker(engine), incarnation)
         finally:
@@ -45,6 +47,14 @@ def load(settings: Worker, n_seq: int) -> Engine:
     engine = create_engine(settings.engine, settings.model, engine_options(settings, n_seq))
     log.info("loaded %s with the engine %s", settings.model, engine.facts.engine)
     return engine
+
+
+def read_template(path: Path) -> str:
+    """Raises ConfigError."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"target.chat_template_file {path}: {error}") from None
 
 
 def check_sha256(path: Path, expected: str) -> None:

@@ -29,6 +29,11 @@ _OWN: dict[str, tuple[str, Any]] = {
     "coordinator.listen": ("tcp://127.0.0.1:5570", "tcp://127.0.0.1:5570"),
     "coordinator.address": ("tcp://127.0.0.1:5571", "tcp://127.0.0.1:5571"),
     "coordinator.allow": ("alice,bob", ["alice", "bob"]),
+    "server.port": ("8081", 8081),
+    "server.host": ("127.0.0.1,::1", ["127.0.0.1", "::1"]),
+    "server.alias": ("one, two", ["one", "two"]),
+    "server.tags": ("chat", ["chat"]),
+    "server.cors_origins": ("*", ["*"]),
     "client.connect": ("ipc:///tmp/socket", "ipc:///tmp/socket"),
 }
 

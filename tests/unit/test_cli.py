@@ -35,7 +35,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the commands run and up were called with."""
     calls: list[Any] = []
     monkeypatch.setattr(run, "execute", lambda config, request: calls.append((config, request)) or 0)
-    monkeypatch.setattr(up, "execute", lambda config: calls.append((config, "up")) or 0)
+    monkeypatch.setattr(up, "execute", lambda config, fixed_seed: calls.append((config, "up")) or 0)
     return calls
 
 

@@ -1,0 +1,1 @@
+"""llama.cpp's own server tests, run unmodified against `outrider serve`."""
