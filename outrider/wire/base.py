@@ -51,17 +51,17 @@ class Router(Protocol):
 class Dealer(Protocol):
     """A worker's or client's end: one coordinator. One thread uses it.
 
-    `n_connects` grows with each connection made; `connected` is whether one stands. Both are renewed by `poll`.
+    `n_connects` grows with each connection made; `connected` is whether one stands; `refusal` is why none will ever
+    stand. They are renewed by `poll`.
     """
 
     counts: Counter[str]
     n_connects: int
     connected: bool
+    refusal: str | None
 
-    def poll(
-        self, timeout_s: float | None, fds: Collection[int] = (), *, inbound: bool = True, outbound: bool = False
-    ) -> set[int]:
-        """As `Router.poll`; waits for messages only if `inbound`, and also for room to send if `outbound`."""
+    def poll(self, timeout_s: float | None, fds: Collection[int] = (), *, outbound: bool = False) -> set[int]:
+        """As `Router.poll`; waits also for room to send if `outbound`."""
         ...
 
     def recv(self, timeout_s: float = 0.0) -> Message | None:

@@ -22,10 +22,13 @@ from outrider.errors import SendError
 from outrider.wire.base import Dealer
 from outrider.wire.codec import encode
 from outrider.wire.link_state import LinkState
-from outrider.wire.messages import PROTOCOL_VERSION, Failure, Heartbeat, Hello, Message
+from outrider.wire.messages import PROTOCOL_VERSION, Failure, Heartbeat, Hello, Message, Shutdown, Welcome
 from outrider.wire.waker import Waker
 
 _log = logging.getLogger("outrider.wire")
+
+#: Messages that matter to a work thread however much it has to do.
+_ALWAYS = (Welcome, Failure, Shutdown)
 
 
 class WorkerLink:
@@ -34,7 +37,8 @@ class WorkerLink:
     `receive`, `send`, `report` and `close` belong to the work thread. A Welcome is handed on like any other message: it
     means that sessions from before are void, and the worker answers it with Ready as soon as its model is loaded. So is
     a Failure `refused` and a Shutdown, after which the worker should end.
-    counts: "stale" messages of another connection, dropped in either direction; the dealer's own counts are in it too.
+    counts: "stale" messages of another connection, dropped in either direction; "overflow": requests dropped while
+    `max_inbox` wait for a work thread that is stuck (the coordinator asks again); and what the dealer counts.
     """
 
     def __init__(self, dealer: Dealer, hello: Hello, *, hello_every_s: float = 0.5, max_inbox: int = 1024) -> None:
@@ -46,7 +50,8 @@ class WorkerLink:
         self._outbox: deque[tuple[int, bytes]] = deque()
         self._progress = self._n_waiting = 0
         self._waker = Waker()
-        self._listening, self._closing = True, False
+        self._wake_fds = (self._waker.fd,)
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name="outrider-link", daemon=True)
         self._thread.start()
 
@@ -59,8 +64,6 @@ class WorkerLink:
         except queue.Empty:
             return []
         messages += [self._take(0.0) for _ in range(self._inbox.qsize())]  # only this thread takes any out
-        if not self._listening:
-            self._waker.wake()
         return messages
 
     def _take(self, timeout_s: float | None) -> Message:
@@ -114,16 +117,9 @@ class WorkerLink:
             self._dealer.close()
 
     def _wait(self) -> None:
-        # A work loop that does not read is not heaped up without end: the coordinator will see a full queue.
-        self._listening = self._inbox.qsize() < self._max_inbox
         timeout_s = self._state.wait_s(time.monotonic())
-        ready = self._dealer.poll(
-            timeout_s,
-            (self._waker.fd,),
-            inbound=self._listening,
-            outbound=bool(self._outbox) and self._dealer.connected,
-        )
-        if ready:
+        stuck = bool(self._outbox) and self._dealer.connected
+        if self._dealer.poll(timeout_s, self._wake_fds, outbound=stuck):
             self._waker.clear()
 
     def _notice_connection(self) -> None:
@@ -131,22 +127,24 @@ class WorkerLink:
         if self._dealer.n_connects != self._n_connects or (self._state.incarnation and not stands):
             self._n_connects = self._dealer.n_connects
             self._state.connection(stands, time.monotonic())
+        if self._dealer.refusal is not None and not self._state.refused:
+            self._state.refuse(time.monotonic())
+            self._inbox.put(_refused(self._dealer.refusal))
 
     def _hear(self) -> None:
-        if not self._listening:
-            self._state.still_there(time.monotonic())
-            return
         message = self._dealer.recv()  # one a turn: `_wait` returns at once while there are more
         if message is None:
             return
         meaning = self._state.hear(message, time.monotonic())
-        if meaning == "forward":
-            self._inbox.put(message)
+        if meaning == "stale":
+            self.counts["stale"] += 1
         elif meaning == "foreign":
             reason = f"the coordinator does not speak protocol {PROTOCOL_VERSION}: bring both to one version"
-            self._inbox.put(Failure(0, 0, 0, 0, 0, request=0, code="refused", reason=reason))
-        elif meaning == "stale":
-            self.counts["stale"] += 1
+            self._inbox.put(_refused(reason))
+        elif meaning == "forward" and (self._inbox.qsize() < self._max_inbox or isinstance(message, _ALWAYS)):
+            self._inbox.put(message)
+        elif meaning == "forward":
+            self.counts["overflow"] += 1
 
     def _speak(self) -> None:
         n_silences = self._state.n_silences
@@ -174,3 +172,8 @@ class WorkerLink:
                 except SendError:
                     return  # tried again when there is room, or dropped when the connection is gone
             self._outbox.popleft()
+
+
+def _refused(reason: str) -> Failure:
+    """What a coordinator would say that refuses us."""
+    return Failure(0, 0, 0, 0, 0, request=0, code="refused", reason=reason)

@@ -39,36 +39,38 @@ class LinkState:
         self._connected = stands
         self._greet(now)
 
+    def refuse(self, now: float) -> None:
+        """We are not wanted: say nothing more."""
+        self.refused = True
+        self._greet(now)
+
     def hear(self, message: Message, now: float) -> Meaning:
         """Take note of a message of the coordinator.
 
         "forward": for the work loop; "handled": not for it; "stale": of another connection; "foreign": a Welcome of
         another version of the protocol, which refuses us as `refused` does.
         """
+        meaning = self._meaning(message, now)
         if self.incarnation:
-            self.still_there(now)
+            self._silent_after = now + MAX_SILENT_BEATS * self._heartbeat_s
+        return meaning
+
+    def _meaning(self, message: Message, now: float) -> Meaning:
         match message:
             case Welcome() if message.protocol == PROTOCOL_VERSION:
                 self.incarnation, self._heartbeat_s = message.incarnation, message.heartbeat_s
-                self.still_there(now)
                 self._next_word = now + self._heartbeat_s
-                return "forward"
             case Failure(code="unknown_incarnation"):
                 self._greet(now)
                 return "handled"
             case Welcome() | Failure(code="refused"):
-                self.refused = True
-                self._greet(now)
+                self.refuse(now)
                 return "forward" if isinstance(message, Failure) else "foreign"
             case Heartbeat():
                 return "handled"
             case Failure(incarnation=0):
                 return "forward"
         return "forward" if getattr(message, "incarnation", None) == self.incarnation else "stale"
-
-    def still_there(self, now: float) -> None:
-        """The coordinator was heard, or we have not listened."""
-        self._silent_after = now + MAX_SILENT_BEATS * self._heartbeat_s
 
     def word_due(self, now: float) -> Literal["hello", "heartbeat"] | None:
         """What is to be said now; saying it sets the time of the next."""

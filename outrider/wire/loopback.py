@@ -121,14 +121,12 @@ class _End:
         self.waker = Waker()
         self.closed = False
 
-    def poll(
-        self, timeout_s: float | None, fds: Collection[int] = (), *, inbound: bool = True, outbound: bool = False
-    ) -> set[int]:
+    def poll(self, timeout_s: float | None, fds: Collection[int] = (), *, outbound: bool = False) -> set[int]:
         self.waker.clear()
         poller = select.poll()
-        for fd in (*fds, *([self.waker.fd] if inbound else ())):
+        for fd in (*fds, self.waker.fd):
             poller.register(fd, select.POLLIN)
-        at_once = (inbound and self.inbox) or outbound
+        at_once = self.inbox or outbound
         ready = {fd for fd, _ in poller.poll(0 if at_once else None if timeout_s is None else timeout_s * 1000)}
         return ready & set(fds)
 
@@ -172,6 +170,7 @@ class LoopbackDealer(_End):
         super().__init__(network)
         self.identity = identity
         self.n_connects, self.connected = 1, True
+        self.refusal: str | None = None
 
     def recv(self, timeout_s: float = 0.0) -> Message | None:
         return take_within(timeout_s, self._next_valid, self.poll)

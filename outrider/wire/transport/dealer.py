@@ -18,16 +18,16 @@ from outrider.wire.transport.keys import ClientKeys
 from outrider.wire.transport.options import HWM
 from outrider.wire.transport.owned import MAX_INVALID, NOBLOCK, OwnedSocket, has_message
 
+_REFUSED = zmq.Event.HANDSHAKE_FAILED_AUTH
 _FAILED = {
-    zmq.Event.HANDSHAKE_FAILED_AUTH: "it does not know our key (coordinator.allow, coordinator.keys)",
     zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "it speaks another protocol, or its key is another one (coordinator.keys)",
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "it cut the connection: is coordinator.key its public key?",
 }
-_EVENTS = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED | sum(_FAILED)
+_EVENTS = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED | _REFUSED | sum(_FAILED)
 
 
 class DealerTransport(OwnedSocket):
-    """DEALER, connecting again by itself as often as it takes. Keeps `wire.base.Dealer`.
+    """DEALER, connecting again by itself until it is refused. Keeps `wire.base.Dealer`.
 
     The identity is random: a restarted process is another peer. Raises ConfigError for an address that it must not use.
     """
@@ -37,6 +37,7 @@ class DealerTransport(OwnedSocket):
         self.counts: Counter[str] = Counter()
         self.identity = b"o" + os.urandom(15)  # a leading zero is libzmq's own
         self.n_connects, self.connected = 0, False
+        self.refusal: str | None = None
         self._log = LimitedLog()
         self._socket.identity = self.identity
         try:
@@ -60,12 +61,13 @@ class DealerTransport(OwnedSocket):
 
     def send_bytes(self, data: bytes) -> None:
         self._claim()
+        if not self.connected:
+            # libzmq would keep it for whichever coordinator comes next.
+            raise PeerUnknownError(f"there is no connection to {self._place.url} now")
         try:
             self._socket.send(data, NOBLOCK)
         except zmq.Again:
-            # IMMEDIATE: there is no queue unless a connection stands.
-            error = PeerFullError if self.connected else PeerUnknownError
-            raise error(f"the coordinator at {self._place.url} does not take messages now") from None
+            raise PeerFullError(f"the coordinator at {self._place.url} does not read") from None
 
     def _next_valid(self) -> Message | None:
         for _ in range(MAX_INVALID):
@@ -88,6 +90,10 @@ class DealerTransport(OwnedSocket):
                 self.n_connects, self.connected = self.n_connects + 1, True
             elif event == zmq.Event.DISCONNECTED:
                 self.connected = False
+            elif event == _REFUSED:  # libzmq does not try again after this
+                self.refusal = (
+                    f"the coordinator at {self._place.url} does not know our key: add it to coordinator.allow"
+                )
             else:
                 self.counts["refused"] += 1
                 self._log.warn("handshake", f"no connection to {self._place.url}: {_FAILED[event]}; trying again")

@@ -57,11 +57,9 @@ class OwnedSocket:
         assert self._owner == me, "a socket is used by the thread that used it first, and by no other"
         assert not self._closed, "the socket is closed"
 
-    def poll(
-        self, timeout_s: float | None, fds: Collection[int] = (), *, inbound: bool = True, outbound: bool = False
-    ) -> set[int]:
+    def poll(self, timeout_s: float | None, fds: Collection[int] = (), *, outbound: bool = False) -> set[int]:
         self._claim()
-        wanted = tuple(fds), (POLLIN if inbound else 0) | (POLLOUT if outbound else 0)
+        wanted = tuple(fds), POLLIN | POLLOUT if outbound else POLLIN
         if wanted != self._watched:
             self._watch(*wanted)
         # Rounded up: a wait that ends too early would spin until its time has come.
@@ -79,7 +77,7 @@ class OwnedSocket:
             self._poller.unregister(fd)
         for fd in set(fds) - set(self._watched[0]):
             self._poller.register(fd, POLLIN)
-        self._poller.register(self._socket, flags)  # 0: it is not watched
+        self._poller.register(self._socket, flags)
         self._watched = fds, flags
 
     def _recv_frame(self) -> tuple[zmq.Frame, int]:
@@ -95,9 +93,8 @@ class OwnedSocket:
         if self._closed:
             return
         self._closed = True
+        self._socket.disable_monitor()
         for socket in self._served:
-            if socket.socket_type == zmq.PAIR:
-                self._socket.disable_monitor()
             socket.close(linger=0)
         self._socket.close()
         self._context.term()  # waits for LINGER at most
