@@ -108,7 +108,7 @@ def summary(answer: Mapping[str, Any]) -> str:
         lines.insert(
             0, "INVALID     synthetic acceptance: drafts were accepted at random, this is not the target's text"
         )
-    if s["status"] == "on":
+    if s["status"] == "on" or t["draft_n"]:
         lines.append(
             f"drafts      {t['draft_n_accepted']} of {t['draft_n']} tokens accepted ({rate:.0%}),"
             f" {t['mean_acceptance_length']:.2f} tokens per round, {s['schedule']}, n_max {s['n_max']}"

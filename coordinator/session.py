@@ -223,7 +223,8 @@ class Session:
             return True
         if not self.schedule.uses_draft(self.request.speculation):
             return False
-        return self._draft_off is None and "draft" in self._peers
+        peer = self._peers.get("draft")
+        return self._draft_off is None and peer is not None and len(self.history) <= peer.facts.n_ctx
 
     @property
     def waits_for(self) -> WorkerRole | None:
@@ -392,7 +393,7 @@ class Session:
             return RoundPlan(n_max=0)
         obstacle = self._draft_obstacle()
         if obstacle is not None:
-            if obstacle not in self.notes and "draft" in self._peers:
+            if obstacle not in self.notes and ("draft" in self._peers or not self.notes):
                 self.notes.append(obstacle)
             return RoundPlan(n_max=0)
         return self.schedule.plan(settings, self._draft_budget())
