@@ -121,3 +121,10 @@ def test_a_reader_that_goes_away_ends_the_run(cli: Cli) -> None:
         run.process.wait(timeout=10)
         assert run.process.stderr is not None
         assert b"Traceback" not in run.process.stderr.read()
+
+
+def test_a_draft_with_another_vocabulary_is_refused_with_both_values(cli: Cli) -> None:
+    done = cli.run("run", *model_flags("scripted:seed=1,vocab=600", DRAFT), *PROMPT)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "vocabulary check 'size' failed: target has 600 tokens, draft has 300" in line

@@ -1,0 +1,137 @@
+"""What workers answer to requests that they cannot serve: a failure with its reason, and life goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from draft_worker.worker import DraftWorker
+from outrider.wire.messages import (
+    Accept,
+    Begin,
+    DraftRequest,
+    End,
+    Failure,
+    Message,
+    Process,
+    Rollback,
+    Tokenize,
+    Verdict,
+    VerifyRequest,
+)
+from outrider.wire.prefix_hash import EMPTY, extend
+from outrider.worker.slots import SlotWorker
+from target_worker.worker import TargetWorker
+from tests.harness import GREEDY, scripted
+from tests.wire_samples import SAMPLES
+
+STAMP = (1, 7, 1, 0)  # incarnation, session, round, epoch
+TOKENS = [10, 20, 30]
+
+
+def begin(session: int = 7) -> Begin:
+    changes: dict[str, Any] = {"session": session, "sampling": GREEDY, "prompt_len": 3, "grammar": None}
+    return msgspec.structs.replace(SAMPLES["Begin"], synth_rates=[], draft_sampling="greedy", **changes)  # type: ignore[return-value]
+
+
+def prefix(tokens: list[int], keep_len: int = 0) -> tuple[Any, ...]:
+    return (*STAMP, len(tokens), extend(EMPTY, tokens), keep_len, tokens[keep_len:])
+
+
+def verify(tokens: list[int], keep_len: int = 0, draft: list[int] | None = None) -> VerifyRequest:
+    return VerifyRequest(*prefix(tokens, keep_len), draft or [], 0)
+
+
+def only_failure(replies: list[Message]) -> Failure:
+    (reply,) = replies
+    assert isinstance(reply, Failure)
+    return reply
+
+
+def run(worker: SlotWorker[Any]) -> list[Message]:
+    """All replies until nothing is left to do."""
+    replies: list[Message] = []
+    while worker.has_work():
+        replies += worker.step()
+    return replies
+
+
+@pytest.fixture
+def target() -> TargetWorker:
+    worker = TargetWorker(scripted(n_ctx=64))
+    assert worker.handle(begin()) == []
+    return worker
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (VerifyRequest(1, 99, 1, 0, 3, 0, 0, TOKENS, [], 0), "unknown_session"),
+        (verify(TOKENS, keep_len=2), "missing_prefix"),  # it knows nothing yet
+        (VerifyRequest(*STAMP, 3, 12345, 0, TOKENS, [], 0), "missing_prefix"),  # another text
+        (VerifyRequest(*STAMP, 9, extend(EMPTY, TOKENS), 0, TOKENS, [], 0), "missing_prefix"),  # lengths disagree
+        (verify([10, 300]), "bad_request"),  # an id beyond the vocabulary
+        (verify(TOKENS, draft=[300]), "bad_request"),
+        (verify([1] * 70), "context_full"),
+        (verify([1] * 62, draft=[1] * 4), "context_full"),
+        (DraftRequest(*prefix(TOKENS), 3, 0, 0.0, 0), "bad_request"),  # not a draft worker
+    ],
+)
+def test_what_cannot_be_served_is_said_and_the_next_request_works(
+    target: TargetWorker, request_: Message, code: str
+) -> None:
+    failure = only_failure(target.handle(request_))
+    assert failure.code == code
+    assert failure.session == request_.session  # type: ignore[attr-defined]
+    assert target.handle(verify(TOKENS)) == []
+    (verdict,) = run(target)
+    assert isinstance(verdict, Verdict)
+
+
+def test_the_same_request_twice_gives_the_same_answer_twice(target: TargetWorker) -> None:
+    answers = []
+    for _ in range(2):
+        assert target.handle(verify(TOKENS, draft=[1, 2])) == []
+        answers.append(run(target))
+    assert msgspec.structs.replace(answers[0][0], n_evaluated=0, decode_us=0) == msgspec.structs.replace(  # type: ignore[type-var]
+        answers[1][0],  # type: ignore[type-var]
+        n_evaluated=0,
+        decode_us=0,
+    )
+
+
+def test_ends_and_accepts_of_unknown_sessions_are_nothing(target: TargetWorker) -> None:
+    assert target.handle(End(1, 99, 1, 0, 3)) == []
+    assert target.handle(Accept(1, 99, 1, 0, 3, 2, False)) == []
+    assert list(target.slots) == [7]
+
+
+def test_a_session_beyond_the_sequences_is_refused_and_takes_no_place(target: TargetWorker) -> None:
+    assert only_failure(target.handle(begin(8))).code == "no_slot"
+    target.handle(End(1, 7, 1, 0, 3))
+    assert target.handle(begin(8)) == []
+
+
+def test_a_second_begin_of_a_session_starts_it_anew(target: TargetWorker) -> None:
+    target.handle(verify(TOKENS))
+    run(target)
+    assert target.handle(begin()) == []
+    assert only_failure(target.handle(verify(TOKENS, keep_len=3))).code == "missing_prefix"
+
+
+@pytest.mark.parametrize("kind", [Process, Rollback])
+def test_replay_and_rollback_bring_the_cache_up_to_the_pending_token(kind: Any) -> None:
+    worker = DraftWorker(scripted())
+    worker.handle(begin())
+    assert worker.handle(kind(*prefix(TOKENS))) == []
+    assert run(worker) == []
+    assert worker.slots[7].cache.tokens == TOKENS[:-1]
+
+
+def test_only_the_target_tokenizes() -> None:
+    """One template, one tokenizer: the draft's own are never used."""
+    question = Tokenize(1, 5, "text", [], True, True, False)
+    assert only_failure(DraftWorker(scripted()).handle(question)).code == "bad_request"
+    assert type(TargetWorker(scripted()).handle(question)[0]).__name__ == "TokenizeResult"
