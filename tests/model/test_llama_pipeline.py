@@ -22,6 +22,7 @@ from tests.state.test_memory import Alternate
 #: A run may fork where the two best tokens of the target are closer than this (difference of logits).
 NEAR_TIE = 0.05
 N_PREDICT = 420
+GREEDY_PROBS = SamplingParams(temp=0.0, n_probs=2, ignore_eos=True)
 
 
 @contextmanager
@@ -55,8 +56,7 @@ def assert_same_text(session: Session, expected: Session) -> None:
 
 
 def request(**options: Any) -> Request:
-    sampling = SamplingParams(temp=0.0, n_probs=2, ignore_eos=True)
-    return make_request(some_tokens(10), N_PREDICT, sampling, **options)
+    return make_request(some_tokens(10), N_PREDICT, GREEDY_PROBS, **options)
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -86,3 +86,18 @@ def test_a_draft_like_its_target_is_accepted_to_the_end(tmp_path: Path, kind: st
         session = Pair(target, draft).run(wanted)
     assert session.counts.n_verified > 0.99 * session.counts.draft_n
     assert session.counts.rounds < 1.05 * N_PREDICT / 6
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_second_turn_goes_on_from_the_first(tmp_path: Path, kind: str) -> None:
+    """What a rejected draft left behind, past the window, would show in the turn after it."""
+    path = tiny_model(tmp_path, kind)
+    first = make_request(some_tokens(10), 80, GREEDY_PROBS, n_max=6)
+    with opened(path) as target, poor(path, every=4) as draft:
+        pair = Pair(target, draft)
+        text = pair.run(first).history.tokens
+        again = make_request([*text, *some_tokens(7, seed=9)], 60, GREEDY_PROBS, n_max=6)
+        session = pair.run(again)
+    assert session.counts.n_cached > 0
+    with opened(path) as engine:
+        assert_same_text(session, plain(engine, again))

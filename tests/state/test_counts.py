@@ -51,7 +51,7 @@ def test_a_high_rate_is_shown_beside_how_little_was_drafted() -> None:
     assert summary["acceptance_rate"] in (0.0, 1.0)
 
 
-@settings(max_examples=100)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(
     n_max=st.integers(1, 8),
     n_predict=st.integers(1, 40),

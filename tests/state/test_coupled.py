@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.overlap import Overlap
+from coordinator.schedule import Lockstep
 from outrider.types import LogitBias, SamplingParams
 from tests.harness import Pair, make_request, plain, scripted
 
@@ -22,11 +24,14 @@ def test_a_draft_like_its_target_is_accepted_whole_at_any_temperature(sampling: 
     assert session.generated == plain(scripted("seed=3"), request).generated
 
 
-def test_shared_noise_is_better_than_the_best_token_and_changes_no_text() -> None:
+@pytest.mark.parametrize("schedule", [Lockstep, Overlap])
+def test_shared_noise_is_better_than_the_best_token_and_changes_no_text(
+    schedule: type[Lockstep] | type[Overlap],
+) -> None:
     rates = {}
     for kind in ("greedy", "coupled"):
         request = make_request(sampling=HOT, draft_sampling=kind, n_predict=300)
-        session = Pair(scripted("seed=3"), scripted("seed=3,disagree=20")).run(request)
+        session = Pair(scripted("seed=3"), scripted("seed=3,disagree=20")).run(request, schedule())
         assert session.generated == plain(scripted("seed=3"), request).generated
         rates[kind] = session.counts.draft_n_accepted / session.counts.draft_n
     assert rates["coupled"] > rates["greedy"] + 0.2

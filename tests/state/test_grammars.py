@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.overlap import Overlap
+from coordinator.schedule import Lockstep
 from coordinator.session import Finished
 from outrider.types import Grammar, SamplingParams
 from outrider.wire.messages import Failure
@@ -42,7 +44,7 @@ def alone(grammar: Grammar, script: str = "seed=7", sampling: SamplingParams = G
     return session
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     grammar=st.sampled_from(GRAMMARS),
     temp=st.sampled_from([0.0, 0.8, 3.0]),
@@ -52,9 +54,18 @@ def alone(grammar: Grammar, script: str = "seed=7", sampling: SamplingParams = G
     eos=st.sampled_from([0, 5]),
     checkpoint=st.booleans(),
     n_batch=st.sampled_from([3, 512]),
+    schedule=st.sampled_from([Lockstep, Overlap]),
 )
 def test_speculative_equals_plain_under_a_grammar(
-    grammar: Grammar, temp: float, seed: int, n_max: int, disagree: int, eos: int, checkpoint: bool, n_batch: int
+    grammar: Grammar,
+    temp: float,
+    seed: int,
+    n_max: int,
+    disagree: int,
+    eos: int,
+    checkpoint: bool,
+    n_batch: int,
+    schedule: type[Lockstep] | type[Overlap],
 ) -> None:
     sampling = SamplingParams(temp=temp, seed=seed, repeat_penalty=1.1)
     request = make_request(sampling=sampling, n_max=n_max, n_predict=30, grammar=grammar, row_hashes=True)
@@ -63,7 +74,7 @@ def test_speculative_equals_plain_under_a_grammar(
     pair = Pair(
         scripted(f"{script},checkpoint={checkpoint:d}", n_batch=n_batch), scripted(f"{script},disagree={disagree}")
     )
-    actual = pair.run(request)
+    actual = pair.run(request, schedule())
     assert actual.generated == expected.generated
     assert actual.row_hashes == expected.row_hashes
     assert (actual.text.text, actual.finish_reason) == (expected.text.text, expected.finish_reason)
@@ -133,7 +144,7 @@ def test_an_interrupted_round_leaves_nothing_of_its_draft() -> None:
     assert verdict.n_tested == 0
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings.default.max_examples // 8)
 @given(grammar=st.sampled_from(GRAMMARS), data=st.data())
 def test_the_state_is_that_of_a_fresh_matcher_on_the_kept_text(grammar: Grammar, data: st.DataObject) -> None:
     """Whatever was verified, rejected, rolled back or asked again before."""

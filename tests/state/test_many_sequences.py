@@ -165,4 +165,4 @@ class Workers(RuleBasedStateMachine):
 
 
 TestWorkers = Workers.TestCase
-TestWorkers.settings = settings(max_examples=60, stateful_step_count=40)
+TestWorkers.settings = settings(max_examples=settings.default.max_examples // 5, stateful_step_count=40)

@@ -99,7 +99,7 @@ def test_a_target_that_never_decodes_again_ends_the_request_with_its_reason() ->
     assert "out of memory" in (session.error or "")
 
 
-@settings(max_examples=80)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(
     lengths=st.lists(st.integers(0, 6), min_size=1, max_size=5),
     checkpoints=st.tuples(st.booleans(), st.booleans()),
