@@ -72,9 +72,8 @@ def row(options: argparse.Namespace, common: list[str], plain: dict[str, Any], n
     at = fork(plain["tokens"], run["tokens"])
     found = None if at is None else gap(options, plain["tokens"][:at])
     where = "equal" if at is None else f"forks at token {at}, gap {found:.4f}"
-    print(
-        f"n_max {n_max:2}  {acceptance(run):.1%} accepted, {run['timings']['rounds']} rounds, {speed(run):.1f} tokens/s: {where}"
-    )
+    rounds = run["timings"]["rounds"]
+    print(f"n_max {n_max:2}  {acceptance(run):.1%} accepted, {rounds} rounds, {speed(run):.1f} tokens/s: {where}")
     return {"n_max": n_max, "acceptance": acceptance(run), "speed": speed(run), "fork": at, "gap": found}
 
 

@@ -55,9 +55,9 @@ class CachedSequence:
     def rewind(self, uncertain: Sequence[int] = ()) -> int:
         """Give up the rows that are not those of the committed text and of `uncertain` tokens that still follow it.
 
-        The last of these tokens never keeps its row: its logits are wanted. Returns the number of rows left. Where the memory cannot drop a suffix the newest checkpoint inside the right
-        part is restored, so fewer rows may be left. Raises CacheError if the engine fails to go back; the sequence is
-        empty then.
+        The last of these tokens never keeps its row: its logits are wanted. Returns the number of rows left. Where the
+        memory cannot drop a suffix the newest checkpoint inside the right part is restored, so fewer may be left.
+        Raises CacheError if the engine fails to go back; the sequence is empty then.
         """
         n_committed = len(self.committed)
         length = common_prefix_len(self.tokens, self.committed, min(self._known, len(self.tokens)))
