@@ -43,8 +43,9 @@ class Admission:
         self.pump()
 
     def check_room(self) -> None:
-        """Raise BusyError if no further request may wait."""
-        if len(self.waiting) >= self.max_queued:
+        """Raise BusyError if one more request could neither run nor wait."""
+        runs_at_once = not self.waiting and len(self.running) < self._n_sequences()
+        if not runs_at_once and len(self.waiting) >= self.max_queued:
             raise BusyError(f"{len(self.waiting)} requests are waiting already; try again later")
 
     def cancel(self, ticket: Ticket) -> None:

@@ -17,7 +17,7 @@ from coordinator.admission import Admission, Ticket
 from coordinator.api.errors import ApiError, from_answer, from_error
 from coordinator.service import Service
 from coordinator.session import Emit, Request
-from outrider.errors import OutriderError
+from outrider.errors import OutriderError, ProtocolError, RequestError
 from outrider.speculators.chain import Chain
 from outrider.wire.messages import Message
 from outrider.wire.waker import Waker
@@ -73,7 +73,14 @@ class Bridge:
     async def ask_target(self, make: Callable[[int, int], Message]) -> Any:
         """The target's answer to a question about text. Raises ApiError."""
         future, resolve = _future()
-        self.post(lambda: self.service.ask_target(make, resolve, resolve))
+
+        def ask() -> None:
+            try:
+                self.service.ask_target(make, resolve, resolve)
+            except ProtocolError as error:  # it fits the body of a request, and no message
+                resolve(RequestError(str(error)))
+
+        self.post(ask)
         answer = await future
         if isinstance(answer, OutriderError):
             raise from_error(answer)
