@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 from coordinator.schedule import RoundPlan, Schedule, SpeculationSettings
 from coordinator.text import TextStream
@@ -199,6 +199,7 @@ class Session:
         self.n_first = 0  # tokens of the first round: they are not part of the generation rate
         self.started_at = self.first_token_at = self.finished_at = 0.0
         self._peers: dict[WorkerRole, Peer] = {}
+        self.target_facts: ModelFacts  # of the target, or of the last one while there is none
         self._waiting: SessionMessage | None = None  # the request whose reply is due
         self._draft: list[int] = []  # what the target is asked to verify
         self._failures: dict[WorkerRole, int] = {"target": 0, "draft": 0}
@@ -250,6 +251,8 @@ class Session:
         if role == "draft" and self._peers.get("draft") is None and self.phase is not Phase.IDLE:
             self.notes.append(f"draft worker rejoined at token {self.n_generated}")
         self._peers[role] = Peer(incarnation, facts)
+        if role == "target":
+            self.target_facts = facts
         if self.phase is Phase.VERIFYING and role == "target":
             return self._verify()
         return []
@@ -292,6 +295,10 @@ class Session:
     def expects(self, role: WorkerRole) -> bool:
         """Is a reply of this worker due?"""
         return self.waits_for == role
+
+    def explain(self) -> dict[str, Any] | None:
+        """What the schedule knows and chose, where it chooses."""
+        return None
 
     def cancel(self, now: float, reason: FinishReason = "cancelled", error: str | None = None) -> list[Command]:
         """End here, in whatever phase."""
@@ -361,7 +368,7 @@ class Session:
     # --- a round -------------------------------------------------------------------------------------------------
 
     def _start_round(self, now: float) -> list[Command]:
-        if len(self.history) >= self._peers["target"].facts.n_ctx:
+        if len(self.history) >= self.target_facts.n_ctx:
             return self._finish("length", now)
         self.round += 1
         self._draft = self._look_up()
@@ -404,7 +411,7 @@ class Session:
 
     def _room(self) -> int:
         """The most tokens that any draft may have now, by the target's context and the rest of the request."""
-        n_ctx, n_generated = self._peers["target"].facts.n_ctx, self.n_generated
+        n_ctx, n_generated = self.target_facts.n_ctx, self.n_generated
         return draft_budget(n_ctx, len(self.history) - 1, self.request.n_predict, n_generated)
 
     def _draft_obstacle(self) -> str | None:
@@ -434,7 +441,7 @@ class Session:
         self.counts.n_dropped += draft.n_dropped
         self.counts.draft_decode_us += draft.decode_us
         assert isinstance(self._waiting, DraftRequest)
-        n_vocab = self._peers["target"].facts.n_vocab
+        n_vocab = self.target_facts.n_vocab
         tokens = draft.tokens[: self._waiting.n_max]
         n_known = next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens))
         self._draft = tokens[:n_known]

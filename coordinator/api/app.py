@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Collection
 from secrets import token_hex
 from time import perf_counter
 
@@ -19,7 +20,7 @@ from starlette.routing import Route
 from coordinator.api import generation, handlers
 from coordinator.api.errors import TYPES, ApiError
 from coordinator.api.state import Api
-from coordinator.api.streams import ClientGone, error_response
+from coordinator.api.streams import ClientGone, error_response, with_header
 
 log = logging.getLogger("outrider.http")
 
@@ -29,6 +30,8 @@ Handler = Callable[[HttpRequest, Api, bytes], Awaitable[Response]]
 PUBLIC = frozenset({"/", "/health", "/v1/health"})
 #: Seconds that a client may take to send its body.
 BODY_TIMEOUT_S = 30.0
+
+_LOCALHOST = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 
 GET: dict[str, Handler] = {
     "/health": handlers.get_health,
@@ -69,11 +72,11 @@ def _with_v1(table: dict[str, Handler]) -> dict[str, Handler]:
 
 def _endpoint(handler: Handler, api: Api) -> Callable[[HttpRequest], Awaitable[Response]]:
     async def endpoint(request: HttpRequest) -> Response:
-        if request.method == "OPTIONS":
-            response = Response(headers=_allowed(api, request))
-        else:
-            response = await _guarded(handler, api, request)
-        response.headers.update(_origin(api, request))
+        is_preflight = request.method == "OPTIONS"
+        response = Response() if is_preflight else await _guarded(handler, api, request)
+        headers = {**_origin(api, request), **(_preflight(api, request) if is_preflight else {})}
+        for name, value in headers.items():
+            with_header(response, name, value)
         return response
 
     return endpoint
@@ -128,13 +131,18 @@ async def read_body(request: HttpRequest, limit: int) -> bytes:
 
 def _origin(api: Api, request: HttpRequest) -> dict[str, str]:
     """Pages of these origins may read our answers."""
-    origin, allowed = request.headers.get("origin", ""), api.config.server.cors_origins
-    if not origin or not ("*" in allowed or origin in allowed):
+    origin = request.headers.get("origin", "")
+    if not origin or not is_allowed(origin, api.config.server.cors_origins):
         return {}
     return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
 
 
-def _allowed(api: Api, request: HttpRequest) -> dict[str, str]:
+def is_allowed(origin: str, allowed: Collection[str]) -> bool:
+    """Is it one of these origins? `*`: all; `localhost`: those of this machine, on any port."""
+    return "*" in allowed or origin in allowed or ("localhost" in allowed and bool(_LOCALHOST.fullmatch(origin)))
+
+
+def _preflight(api: Api, request: HttpRequest) -> dict[str, str]:
     if not _origin(api, request):
         return {}
     return {

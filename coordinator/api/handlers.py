@@ -12,7 +12,7 @@ from coordinator.api.errors import ApiError
 from coordinator.api.requests import Chat, DetokenizeBody, Template, TokenizeBody, parse
 from coordinator.api.settings import shown
 from coordinator.api.state import Api, facts, fingerprint, health
-from coordinator.api.streams import Json, error_response, while_connected
+from coordinator.api.streams import Json, error_response, while_connected, with_header
 from coordinator.assemble import make_request
 from coordinator.service import Live
 
@@ -152,8 +152,8 @@ async def get_metrics(request: HttpRequest, api: Api, data: bytes) -> Response:
     if not api.config.server.metrics:
         raise ApiError(501, "this server was started without the endpoint /metrics (server.metrics)")
     text = await api.bridge.get(api.metrics.text)
-    headers = {"Process-Start-Time-Unix": str(api.started)}
-    return Response(text, media_type=None, headers={**headers, "Content-Type": METRICS_TYPE})
+    response = Response(text, headers={"Content-Type": METRICS_TYPE})
+    return with_header(response, "Process-Start-Time-Unix", str(api.started))
 
 
 async def get_page(request: HttpRequest, api: Api, data: bytes) -> Response:

@@ -72,7 +72,9 @@ def _n_probs(base: Config, body: Generate) -> int:
 
 
 def _generation(base: Config, body: Generate) -> dict[str, Any]:
-    changes: dict[str, Any] = {"n_predict": _n_predict(base.generation.n_predict, body.limit)}
+    changes: dict[str, Any] = {}
+    if body.limit not in (None, -1):
+        changes["n_predict"] = body.limit
     if body.stop is not None:
         changes["stop"] = body.stops
     grammar = grammar_of(body)
@@ -83,13 +85,6 @@ def _generation(base: Config, body: Generate) -> dict[str, Any]:
             ("grammar" if grammar[0] == "gbnf" else "json_schema"): grammar[1],
         }
     return changes
-
-
-def _n_predict(base: int, asked: int | None) -> int:
-    """The server's own limit is the most that a request can have; -1 is none."""
-    if asked is None or asked == -1:
-        return base
-    return asked if base == -1 else min(asked, base)
 
 
 def _speculative(base: Config, body: Generate) -> dict[str, Any]:

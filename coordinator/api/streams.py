@@ -32,6 +32,12 @@ class Json(JSONResponse):
         return _encode(content)
 
 
+def with_header(response: Response, name: str, value: str) -> Response:
+    """The same response with this header, its name as it is written here (the library would make it lower case)."""
+    response.raw_headers.append((name.encode("latin-1"), value.encode("latin-1")))
+    return response
+
+
 def error_response(error: ApiError) -> Response:
     return Json(error.body, error.status, headers=dict(error.headers))
 

@@ -341,7 +341,7 @@ OPTIONS: tuple[Option, ...] = (
         "FILE",
         path=True,
     ),
-    _row("server.cors_origins", "--cors-origins", "origins whose pages may read answers; *: all", "LIST"),
+    _row("server.cors_origins", "--cors-origins", "origins whose pages may read answers; localhost: those of this machine; *: all", "LIST"),
     _row("server.metrics", "--metrics", "serve /metrics"),
     _row("server.slots", "--slots", "serve /slots"),
     _row("server.props", "--props", "serve /props"),

@@ -66,7 +66,7 @@ def test_a_client_that_stops_reading(client: Any, server: World) -> None:
 
 def test_a_server_that_is_busy() -> None:
     with serving("-np", "1", "--max-queued", "0") as world:
-        with openai.OpenAI(base_url=world.url, api_key="x", max_retries=0) as client:
+        with openai.OpenAI(base_url=f"{world.url}/v1", api_key="x", max_retries=0) as client:
             ask = lambda: client.completions.create(model="m", prompt="a", max_tokens=4)  # noqa: E731
             assert ask().usage.completion_tokens == 4  # a free sequence needs no place in the queue
             world.workers.paused = {"target"}

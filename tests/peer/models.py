@@ -63,7 +63,7 @@ def write_pair(folder: Path, draft_path: Path) -> Path:
 
 def _words_only(tensors: Tensors, words: range) -> Tensors:
     output = np.zeros_like(tensors["output.weight"])
-    output[words.start : words.stop] = 2 * tensors["output.weight"][words.start : words.stop]
+    output[words.start : words.stop] = tensors["output.weight"][words.start : words.stop]
     return tensors | {"output.weight": output}
 
 
