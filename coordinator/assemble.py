@@ -8,13 +8,14 @@ from time import perf_counter_ns
 
 import msgspec
 
+from coordinator.auto import Auto
 from coordinator.launcher import Launcher
 from coordinator.overlap import Overlap
 from coordinator.schedule import Lockstep, Schedule, SpeculationSettings
 from coordinator.service import Limits, Service
 from coordinator.session import Request
 from coordinator.signals import Signals
-from outrider.config import Config, has_draft_worker, to_json, why_off
+from outrider.config import Config, Worker, has_draft_worker, to_json, why_off
 from outrider.config.convert import speculator_params
 from outrider.connect import open_router
 from outrider.decoding.synthetic import resolve_rates
@@ -66,8 +67,20 @@ def make_launcher(config: Config, endpoint: str) -> Launcher:
 
 
 def make_schedule(config: Config) -> Schedule:
-    schedules: dict[str, type[Lockstep] | type[Overlap]] = {"lockstep": Lockstep, "overlap": Overlap}
-    return schedules[config.speculative.schedule]()
+    match config.speculative.schedule:
+        case "overlap":
+            return Overlap()
+        case "auto":
+            return Auto(apart=are_apart(config.target, config.draft))
+    return Lockstep()
+
+
+def are_apart(target: Worker, draft: Worker) -> bool:
+    """Do the two workers compute on processors, devices or hosts of their own?"""
+    if not (target.launch and draft.launch):
+        return True
+    pinned = bool(target.cpus and draft.cpus) and not set(target.cpus) & set(draft.cpus)
+    return pinned or (target.devices != draft.devices)
 
 
 def make_request(config: Config, prompt: list[int]) -> Request:

@@ -16,6 +16,10 @@ FORGET = 0.99
 N_BINS = 10
 #: Strength of the belief that a probability means what it says, in outcomes.
 PRIOR = 4.0
+#: The same for outcomes of one text.
+FADE = 0.96
+#: Acceptance of a drafted token before anything was seen.
+PRIOR_ACCEPTANCE = 0.7
 #: What an additional row costs, in one-row decodes, until it was measured.
 DEFAULT_BETA = 0.1
 
@@ -59,6 +63,23 @@ class Calibration:
 
 def _bin(prob: float) -> int:
     return min(int(prob * N_BINS), N_BINS - 1)
+
+
+class Acceptance:
+    """How often a drafted token is accepted if those before it were; what was seen long ago fades."""
+
+    def __init__(self) -> None:
+        self._accepted, self._decided = PRIOR * PRIOR_ACCEPTANCE, PRIOR
+
+    def add(self, n_accepted: int, n_drafted: int) -> None:
+        """A round of `n_drafted` tokens was decided; behind the first mismatch nothing is."""
+        for i in range(min(n_accepted + 1, n_drafted)):
+            self._accepted = FADE * self._accepted + (i < n_accepted)
+            self._decided = FADE * self._decided + 1
+
+    @property
+    def value(self) -> float:
+        return self._accepted / self._decided
 
 
 class Costs:

@@ -11,7 +11,7 @@ message rolls the draft back and restarts it from the target's own token, and wh
 from __future__ import annotations
 
 from coordinator.ahead import Ahead
-from coordinator.costs import Costs
+from coordinator.costs import Acceptance, Costs
 from coordinator.schedule import RoundPlan, Schedule, SpeculationSettings
 from coordinator.session import MODEL, Command, Phase, Request, Send, Session, WakeAt, answers, may_ask_again
 from outrider.speculators.chain import Chain
@@ -22,6 +22,8 @@ from outrider.wire.messages import DraftRequest, DraftTokens, Failure, Message, 
 LOOKAHEAD_ROUNDS = 3
 #: Patience with a draft that is late, as a multiple of the time that it should need.
 PATIENCE = 1.5
+#: Patience while nothing is known of the draft.
+FIRST_WAIT_S = 0.25
 
 
 class Overlap:
@@ -52,6 +54,10 @@ class OverlapSession(Session):
         self._round_since = 0.0
         self._wish = 0  # drafted tokens that the target waits for
         self._give_up_at = 0.0
+        self.acceptance = Acceptance()
+        n_max = request.speculation.n_max
+        self._n = n_max  # the most drafted tokens that a round verifies
+        self._reach = LOOKAHEAD_ROUNDS * (n_max + 1)  # how far ahead of the text the draft may be
 
     # --- replies -------------------------------------------------------------------------------------------------
 
@@ -72,7 +78,7 @@ class OverlapSession(Session):
     # --- a round -------------------------------------------------------------------------------------------------
 
     def _start_round(self, now: float) -> list[Command]:
-        if len(self.history) >= self._peers["target"].facts.n_ctx:
+        if len(self.history) >= self.target_facts.n_ctx:
             return self._finish("length", now)
         self.round += 1
         self._round_since = now
@@ -88,9 +94,9 @@ class OverlapSession(Session):
     def _ride(self, now: float) -> list[Command]:
         """Renew the draft's credit, unless it has enough or nothing to do."""
         plan = self._plan()
-        if plan.n_max <= 0 or (self._halted and self._ahead.tokens):
+        if plan.n_max <= 0 or self._reach <= 0 or (self._halted and self._ahead.tokens):
             return []
-        if self._riding is not None and 2 * (self._riding.credit - self._drafted_to()) > self._lookahead():
+        if self._riding is not None and 2 * (self._riding.credit - self._drafted_to()) > self._reach:
             return []
         credit = self._credit()
         if credit <= self._drafted_to():
@@ -106,20 +112,17 @@ class OverlapSession(Session):
         self.epoch += 1
         self._riding, self._halted = None, False
 
-    def _lookahead(self) -> int:
-        return LOOKAHEAD_ROUNDS * (self.request.speculation.n_max + 1)
-
     def _drafted_to(self) -> int:
         return max(self._ahead.end, len(self.history))
 
     def _credit(self) -> int:
         """Absolute position up to which the draft may ride now."""
-        end = len(self.history) + min(self._lookahead(), self._draft_budget())
+        end = len(self.history) + min(self._reach, self._draft_budget())
         return min(end, self._peers["draft"].facts.n_ctx + 1)
 
     def _verify_or_wait(self, now: float) -> list[Command]:
         """Verify what has come, as far as it is worth its rows; or wait for a draft that has just been restarted."""
-        n_max = min(self.request.speculation.n_max, self._room())
+        n_max = min(self._n, self._room())
         n = min(self.costs.submit_len(self._ahead.probs), n_max)
         if n_max > 0 and self._riding is not None and self._waits(n, now):
             self.phase, self._waiting = Phase.DRAFTING, None
@@ -135,34 +138,30 @@ class OverlapSession(Session):
             return n < self._wish and now < self._give_up_at
         if self._ahead.tokens:
             return False  # the draft is ahead: it comes further while these are verified
-        self._wish, seconds = self._best_wait()
-        self._give_up_at = now + PATIENCE * seconds
+        self._wish, seconds = self._patience()
+        self._give_up_at = now + seconds
         return self._wish > 0
 
-    def _best_wait(self) -> tuple[int, float]:
-        """How many tokens to wait for after a restart, and the seconds that this takes; (0, 0.0): none.
+    def _patience(self) -> tuple[int, float]:
+        """How many tokens to wait for after a restart, and for how many seconds at most; (0, 0.0): not at all.
 
         The average-reward rule: waiting for m tokens must bring more tokens than our speed makes in that time.
         """
         costs = self.costs
         step, alone, speed = costs.draft_step.value, costs.verify_s(1), costs.speed.value
         if step is None or alone is None or speed is None:
-            return 1, 0.25  # nothing is known yet: look at one round
-        rate = self._accept_rate()
+            return 1, FIRST_WAIT_S  # nothing is known yet: look at one round
+        rate = self.acceptance.value
         best, best_value, best_s = 0, 1.0 - speed * alone, 0.0
         expected, survives = 1.0, 1.0
-        for m in range(1, self.request.speculation.n_max + 1):
+        for m in range(1, self._n + 1):
             survives *= rate
             expected += survives
             wait_s = m * step + (costs.round_trip.value or 0.0)
             value = expected - speed * (wait_s + (costs.verify_s(m + 1) or alone))
             if value > best_value:
                 best, best_value, best_s = m, value, wait_s
-        return best, best_s
-
-    def _accept_rate(self) -> float:
-        counts = self.counts
-        return (counts.draft_n_accepted + 2.0) / (min(counts.draft_n, counts.draft_n_accepted + counts.rounds) + 3.0)
+        return best, PATIENCE * best_s
 
     # --- events --------------------------------------------------------------------------------------------------
 
@@ -174,7 +173,7 @@ class OverlapSession(Session):
     def _on_draft(self, draft: DraftTokens, now: float) -> list[Command]:
         self._failures["draft"] = 0
         self.counts.draft_decode_us += draft.decode_us
-        n_vocab = self._peers["target"].facts.n_vocab
+        n_vocab = self.target_facts.n_vocab
         n_known = next((i for i, token in enumerate(draft.tokens) if token >= n_vocab), len(draft.tokens))
         if draft.n_evaluated and draft.tokens:
             self._learn_draft(draft, now)
@@ -210,6 +209,7 @@ class OverlapSession(Session):
             costs.speed.add(len(verdict.tokens) / (now - self._round_since))
         if self.chain.last_type(0) != MODEL:
             return
+        self.acceptance.add(n_accepted, len(self._draft))
         for i, prob in enumerate(self._ahead.probs[: len(self._draft)]):
             if i <= n_accepted:  # behind the first mismatch nothing was decided
                 costs.calibration.add(prob, i < n_accepted)
@@ -248,10 +248,3 @@ class OverlapSession(Session):
             self._draft_off = f"draft worker: {failure.reason}"
         ride = self._ride(now)
         return ride + self._verify_or_wait(now) if self.phase is Phase.DRAFTING else ride
-
-
-def make_session(request: Request, schedule: Schedule, chain: Chain | None = None) -> Session:
-    """The kind of session that this schedule drives."""
-    if isinstance(schedule, Overlap):
-        return OverlapSession(request, schedule, chain, schedule.costs)
-    return Session(request, schedule, chain)

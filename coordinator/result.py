@@ -91,6 +91,7 @@ def speculation(session: Session) -> dict[str, Any]:
         "draft_sampling": settings.draft_sampling,
         "synthetic": bool(settings.synth_rates),
         "per_type": {name: stats.summary() for name, stats in session.stats().speculators.items()},
+        "controller": session.explain(),
     }
 
 

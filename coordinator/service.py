@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Protocol
 
+from coordinator.auto import make_session
 from coordinator.launcher import Launcher, WorkerProcess, open_pidfd
-from coordinator.overlap import make_session
 from coordinator.result import result
 from coordinator.schedule import Schedule
 from coordinator.session import Emit, Finished, Request, Send, Session, WakeAt

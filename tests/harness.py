@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coordinator.overlap import make_session
+from coordinator.auto import make_session
 from coordinator.schedule import Lockstep, Schedule, SpeculationSettings
 from coordinator.session import Emit, Finished, Request, Send, Session, WakeAt
 from draft_worker.worker import DraftWorker

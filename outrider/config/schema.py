@@ -20,7 +20,7 @@ INT32_MAX = 2**31 - 1
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 FlashAttention = Literal["on", "off", "auto"]
-Schedule = Literal["lockstep", "overlap"]
+Schedule = Literal["lockstep", "overlap", "auto"]
 NgramPool = Literal["session", "shared"]
 
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]

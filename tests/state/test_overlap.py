@@ -1,4 +1,4 @@
-"""The overlap schedule: the same text as plain decoding, whatever order, loss or delay messages suffer."""
+"""The schedules `overlap` and `auto`: the same text as plain decoding, whatever order, loss or delay messages suffer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.ahead import Ahead
+from coordinator.auto import Auto, Choice, Chooser, make_session, predict
 from coordinator.costs import Calibration, Costs
-from coordinator.overlap import Overlap, make_session
+from coordinator.overlap import Overlap
 from coordinator.schedule import Lockstep
 from coordinator.session import Emit, Finished, Send, Session, WakeAt
 from outrider.types import SamplingParams
@@ -30,6 +31,7 @@ from tests.state.test_lossless import samplings
     n_batch=st.sampled_from([3, 512]),
     n_predict=st.integers(1, 40),
     checkpoint=st.booleans(),
+    schedule=st.sampled_from([Overlap, Auto]),
 )
 def test_overlap_equals_plain(
     sampling: SamplingParams,
@@ -40,12 +42,13 @@ def test_overlap_equals_plain(
     n_batch: int,
     n_predict: int,
     checkpoint: bool,
+    schedule: type[Overlap],
 ) -> None:
     request = make_request(sampling=sampling, n_max=n_max, p_min=p_min, n_predict=n_predict, row_hashes=True)
     expected = plain(scripted(f"seed=7,eos={eos}"), request)
     target = scripted(f"seed=7,eos={eos},checkpoint={checkpoint:d}", n_batch=n_batch)
     draft = scripted(f"seed=7,eos={eos},disagree={disagree},checkpoint={checkpoint:d}", n_batch=n_batch)
-    session = Pair(target, draft).run(request, Overlap())
+    session = Pair(target, draft).run(request, schedule())
     assert session.generated == expected.generated
     assert session.row_hashes == expected.row_hashes
     assert session.finish_reason == expected.finish_reason
@@ -120,15 +123,15 @@ class Network:
     loss=st.sampled_from([0.0, 0.1, 0.3]),
     disagree=st.sampled_from([0, 20, 100]),
     temp=st.sampled_from([0.0, 0.8]),
-    lockstep=st.booleans(),
+    schedule=st.sampled_from([Lockstep, Overlap, Auto]),
 )
 def test_no_order_or_loss_of_messages_changes_the_text(
-    seed: int, loss: float, disagree: int, temp: float, lockstep: bool
+    seed: int, loss: float, disagree: int, temp: float, schedule: type[Lockstep] | type[Overlap]
 ) -> None:
     request = make_request(n_predict=25, sampling=SamplingParams(temp=temp, seed=3))
     expected = plain(scripted("seed=7"), request)
     pair = Pair(scripted("seed=7"), scripted(f"seed=7,disagree={disagree}"))
-    session = make_session(request, Lockstep() if lockstep else Overlap())
+    session = make_session(request, schedule())
     for incarnation, role in enumerate(pair.workers, start=1):
         pair.connect(session, role, incarnation)
     network = Network(pair, session, seed, loss)
@@ -206,3 +209,63 @@ def test_calibration_learns_that_a_draft_is_too_sure() -> None:
         calibration.add(0.95, accepted=False)
     assert calibration.accept_prob(0.95) < 0.1
     assert calibration.accept_prob(0.45) == pytest.approx(0.45)
+
+
+def known(verify_ms: dict[int, float], step_ms: float, trip_ms: float = 0.0) -> Costs:
+    costs = Costs()
+    for n, ms in verify_ms.items():
+        costs.verified(n, ms / 1e3)
+    costs.draft_step.add(step_ms / 1e3)
+    costs.round_trip.add(trip_ms / 1e3)
+    return costs
+
+
+FLAT = {1: 40.0, 2: 41.0, 4: 43.0, 9: 48.0}
+STEEP = {1: 40.0, 2: 70.0, 4: 130.0, 9: 280.0}
+
+
+@pytest.mark.parametrize(
+    ("costs", "acceptance", "slowdown", "mode"),
+    [
+        (known(FLAT, 2.0), 0.8, 2.0, "lockstep"),  # a quick draft on shared processors
+        (known(FLAT, 15.0), 0.8, 1.0, "overlap"),  # a slow one on its own
+        (known(FLAT, 2.0, trip_ms=60.0), 0.9, 1.0, "overlap"),  # a far one
+        (known(FLAT, 15.0), 0.3, 2.0, "off"),  # it is mostly wrong
+        (known(STEEP, 10.0), 0.8, 2.0, "off"),  # rows cost as much as they bring
+        (known(FLAT, 60.0), 0.9, 2.0, "off"),  # a draft slower than its target
+    ],
+)
+def test_the_choice_follows_the_costs(costs: Costs, acceptance: float, slowdown: float, mode: str) -> None:
+    chooser = Chooser(costs, slowdown)
+    for _ in range(5):
+        choice = chooser.next(8, acceptance)
+    assert choice.mode == mode
+
+
+def test_drafting_that_does_not_pay_is_probed_rarely_and_comes_back() -> None:
+    costs = known(FLAT, 4.0)
+    chooser = Chooser(costs, 2.0)
+    modes = [chooser.next(4, 0.05).mode for _ in range(200)]
+    assert 0 < 200 - modes.count("off") <= 8
+    assert chooser.next(4, 0.9).mode == "lockstep"
+
+
+def test_what_a_choice_brought_counts_more_than_what_it_promised() -> None:
+    costs = known(FLAT, 4.0)
+    chooser = Chooser(costs, 2.0)
+    assert chooser.next(4, 0.8).mode == "lockstep"
+    for _ in range(80):
+        choice = chooser.next(4, 0.8)
+        chooser.brought(choice, 0.8, 1, 0.040 if choice.mode == "off" else 0.400)
+    assert chooser.counts["off"] > 60
+
+
+def test_prediction_matches_the_formulas() -> None:
+    costs = known({1: 100.0, 6: 200.0}, 10.0, trip_ms=50.0)
+    tokens = sum(0.7**i for i in range(6))
+    assert predict(Choice("off", 0), costs, 0.7, 1.0) == pytest.approx(10.0)
+    assert predict(Choice("lockstep", 5), costs, 0.7, 1.0) == pytest.approx(tokens / (0.05 + 0.2 + 0.05))
+    ahead = 0.7**6
+    overlap = tokens / (0.2 + (1 - ahead) * (0.05 + 0.05))
+    assert predict(Choice("overlap", 5), costs, 0.7, 1.0) == pytest.approx(overlap)
+    assert predict(Choice("lockstep", 5), Costs(), 0.7, 1.0) is None
