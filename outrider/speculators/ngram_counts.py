@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,10 @@ Ngram = tuple[int, ...]
 
 
 #: Counting what followed an n-gram of so many places takes a while.
-_FREQUENT = 1024
+_FREQUENT = 256
+
+#: Few places are counted one by one.
+_FEW = 48
 
 
 class SortedText:
@@ -37,7 +41,10 @@ class SortedText:
         order = order[order > 0]  # nothing stands before the first token
         self.tokens = tokens.copy()
         self.positions = order.astype(np.int32)
+        # Single numbers are read quicker through these.
         self._columns = [memoryview(column[order]) for column in columns]  # type: ignore[arg-type]
+        self._tokens, self._positions = memoryview(self.tokens), memoryview(self.positions)  # type: ignore[arg-type]
+        self._rows = lru_cache(maxsize=64)(self._find_rows)
         self._common = {ngram: self._count_rows(first, end) for ngram, first, end in self._long_runs()}
 
     def _runs(self) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.intp]]]:
@@ -58,12 +65,11 @@ class SortedText:
             ):
                 yield tuple(column[first] for column in reversed(self._columns[:n])), first, first + size
 
-    def _rows(self, ngram: Ngram) -> tuple[int, int]:
+    def _find_rows(self, ngram: Ngram) -> tuple[int, int]:
         """First row of the positions that follow `ngram`, and the row behind the last."""
-        first, end = 0, self.positions.size
-        for column, token in zip(self._columns, reversed(ngram), strict=False):
-            first, end = bisect_left(column, token, first, end), bisect_right(column, token, first, end)
-        return first, end
+        first, end = self._rows(ngram[1:]) if len(ngram) > 1 else (0, self.positions.size)
+        column, token = self._columns[len(ngram) - 1], ngram[0]
+        return bisect_left(column, token, first, end), bisect_right(column, token, first, end)
 
     def counts(self, ngram: Ngram) -> Counts:
         """What followed `ngram`."""
@@ -71,9 +77,9 @@ class SortedText:
         return self._count_rows(*self._rows(ngram)) if common is None else common.copy()
 
     def _count_rows(self, first: int, end: int) -> Counts:
+        if end - first < _FEW:
+            return _count([self._tokens[position] for position in sorted(self._positions[first:end])])
         following = self.tokens[np.sort(self.positions[first:end])]
-        if end - first < 64:
-            return _count(following.tolist())
         tokens, at, counts = np.unique(following, return_index=True, return_counts=True)
         order = at.argsort()
         return dict(zip(tokens[order].tolist(), counts[order].tolist(), strict=True))
