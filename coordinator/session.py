@@ -76,6 +76,7 @@ class Part:
     piece: bytes
     text: str
     logprobs: TokenLogprobs | None = None
+    accepted: bool = False  # a draft had it
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,7 +496,7 @@ class Session:
         for i, (token, piece) in enumerate(zip(verdict.tokens, verdict.pieces, strict=True)):
             self.history.extend((token,))
             logprobs = verdict.logprobs[i] if verdict.logprobs else None
-            parts.append(Part(token, piece, self.text.push(piece), logprobs))
+            parts.append(Part(token, piece, self.text.push(piece), logprobs, i < verdict.accepted))
             if self.text.stopped_by is not None or (verdict.end_of_text and i == last):
                 return parts, "stop"
             if self.n_generated == self.request.n_predict:

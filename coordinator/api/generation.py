@@ -56,7 +56,9 @@ async def chat_completions(request: HttpRequest, api: Api, data: bytes) -> Respo
         return [await api.prompts.of_chat(body)]
 
     prompts, started = await _start(request, api, body, prepare)
-    shape = ChatShape(api.head(), body.include_usage, await _verbose(api, body, prompts[0], started))
+    shape = ChatShape(
+        api.head(), body.include_usage, await _verbose(api, body, prompts[0], started), bool(body.draft_marks)
+    )
     return await _answer(request, api, body, shape, started)
 
 
@@ -198,6 +200,7 @@ class ChatShape:
     head: Head
     include_usage: bool
     verbose: Native | None
+    draft_marks: bool
     ends_with_done: bool = True
 
     def whole(self, answers: Sequence[Object]) -> Object:
@@ -211,9 +214,11 @@ class ChatShape:
 
     def chunk(self, index: int, part: Part | None, text: str) -> list[Object]:
         probs = responses.part_probabilities(part) if part else []
-        if not text and not probs:
+        marked = self.draft_marks and part is not None
+        if not text and not probs and not marked:
             return []
-        return [responses.chat_chunk(self.head, index, {"content": text}, probs=probs)]
+        chunk = responses.chat_chunk(self.head, index, {"content": text}, probs=probs)
+        return [{**chunk, "draft": {"accepted": part.accepted}} if marked and part else chunk]
 
     def last(self, index: int, answer: Object) -> list[Object]:
         return [responses.chat_chunk(self.head, index, {}, answer["finish_reason"])]

@@ -93,6 +93,7 @@ class Generate(msgspec.Struct, kw_only=True):
     timings_per_token: bool | None = None
     response_fields: Annotated[list[str], Meta(max_length=100)] | None = None
     verbose: bool | None = None
+    draft_marks: bool | None = None  # ours: say of each token of a chat stream whether a draft had it
     speculative: dict[str, Any] | None = None
     spec_n_max: DraftLength | None = field(default=None, name="speculative.n_max")
     spec_n_min: DraftLength | None = field(default=None, name="speculative.n_min")

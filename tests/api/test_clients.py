@@ -64,16 +64,25 @@ def test_a_client_that_stops_reading(client: Any, server: World) -> None:
     server.wait(lambda: not server.admission.running)
 
 
-def test_a_server_that_is_busy() -> None:
-    with serving("-np", "1", "--max-queued", "0") as world:
-        with openai.OpenAI(base_url=f"{world.url}/v1", api_key="x", max_retries=0) as client:
-            ask = lambda: client.completions.create(model="m", prompt="a", max_tokens=4)  # noqa: E731
-            assert ask().usage.completion_tokens == 4  # a free sequence needs no place in the queue
-            world.workers.paused = {"target"}
-            with ThreadPoolExecutor(1) as pool:
-                held = pool.submit(ask)
-                world.wait(lambda: world.admission.running)
-                with pytest.raises(openai.RateLimitError):
-                    ask()
-                world.workers.paused = set()
-                assert held.result().usage.completion_tokens == 4
+@pytest.fixture
+def small() -> Iterator[tuple[World, Any]]:
+    """A server for one request at a time, and a client."""
+    with (
+        serving("-np", "1", "--max-queued", "0") as world,
+        openai.OpenAI(base_url=f"{world.url}/v1", api_key="x", max_retries=0) as client,
+    ):
+        yield world, client
+
+
+def test_a_server_that_is_busy(small: tuple[World, Any]) -> None:
+    world, client = small
+    ask = lambda: client.completions.create(model="m", prompt="a", max_tokens=4)  # noqa: E731
+    assert ask().usage.completion_tokens == 4  # a free sequence needs no place in the queue
+    world.workers.paused = {"target"}
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(ask)
+        world.wait(lambda: world.admission.running)
+        with pytest.raises(openai.RateLimitError):
+            ask()
+        world.workers.paused = set()
+        assert held.result().usage.completion_tokens == 4

@@ -203,3 +203,17 @@ def test_json_and_grammars(server: World) -> None:
     answer = server.chat(grammar='root ::= "ab"{2}').json()
     assert answer["choices"][0]["message"]["content"] == "abab"
     assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_tokens_of_drafts_are_marked(server: World) -> None:
+    chunks = events(server.chat(stream=True, max_tokens=30, draft_marks=True, stream_options={"include_usage": True}))
+    marks = [chunk["draft"]["accepted"] for chunk in chunks if chunk != "[DONE]" and "draft" in chunk]
+    assert len(marks) == 30
+    assert sum(marks) == chunks[-2]["timings"]["draft_n_accepted"]
+
+
+def test_the_page(server: World) -> None:
+    page = server.http.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.text.startswith("<!doctype html>")
+    assert "http://" not in page.text.replace("http://www.w3.org", "")  # nothing is loaded from elsewhere
