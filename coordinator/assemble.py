@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from time import perf_counter_ns
 
@@ -83,8 +83,8 @@ def are_apart(target: Worker, draft: Worker) -> bool:
     return pinned or (target.devices != draft.devices)
 
 
-def make_request(config: Config, prompt: list[int]) -> Request:
-    """The request that a configuration describes, for these prompt tokens."""
+def make_request(config: Config, prompt: list[int], prediction: Sequence[int] = ()) -> Request:
+    """The request that a configuration describes, for these tokens of its prompt and of what the answer may repeat."""
     spec, generation = config.speculative, config.generation
     rates = synthetic_rates(config)
     if rates and generation.constraint is not None:
@@ -103,6 +103,7 @@ def make_request(config: Config, prompt: list[int]) -> Request:
         prompt=prompt,
         sampling=config.sampling.params(),
         n_predict=generation.n_predict,
+        prediction=prediction,
         stops=tuple(generation.stop),
         speculation=settings,
         row_hashes=generation.row_hashes,

@@ -77,11 +77,25 @@ class Clients:
         )
 
     def _enqueue(self, job: Job, tokens: list[int]) -> None:
+        """Read the text that the answer may repeat, if there is one, and then wait for a sequence."""
+        prediction = job.config.generation.prediction
+        if not prediction:
+            self._wait(job, tokens, [])
+            return
+        self._service.tokenize(
+            prediction,
+            [],
+            lambda predicted: self._wait(job, tokens, predicted),
+            lambda error: self._failed(job, error),
+            special=False,
+        )
+
+    def _wait(self, job: Job, tokens: list[int], prediction: list[int]) -> None:
         if job not in self._jobs:
             return  # cancelled meanwhile
         try:
             job.ticket = Ticket(
-                make_request(job.config, tokens),
+                make_request(job.config, tokens, prediction),
                 lambda: make_session_chain(job.config, self._shared),
                 lambda emit: self._emit(job, emit),
                 lambda answer: self._done(job, answer),

@@ -129,7 +129,7 @@ class OverlapSession(Session):
             return [WakeAt(self._give_up_at)]
         self._draft = self._ahead.tokens[:n]
         if n:
-            self.chain.drafted_outside(0, MODEL, n)
+            self._speculators.drafted_outside(MODEL, n)
         return self._verify()
 
     def _waits(self, n: int, now: float) -> bool:

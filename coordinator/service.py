@@ -144,9 +144,11 @@ class Service:
         messages: Sequence[ChatMessage],
         on_tokens: Callable[[list[int]], None],
         on_error: Callable[[OutriderError], None],
+        *,
+        special: bool = True,
     ) -> None:
-        """Have the target turn a prompt into tokens; it must be connected."""
-        make = lambda inc, number: Tokenize(inc, number, text, list(messages), True, True, False)  # noqa: E731
+        """Have the target turn a prompt into tokens; it must be connected. `special`: BOS and control tokens count."""
+        make = lambda inc, number: Tokenize(inc, number, text, list(messages), special, special, False)  # noqa: E731
         self.ask_target(make, lambda result: on_tokens(result.tokens), on_error)
 
     def ask_target(

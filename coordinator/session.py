@@ -22,9 +22,8 @@ from coordinator.text import TextStream
 from outrider.decoding.limits import draft_budget
 from outrider.decoding.stats import RequestStats, SpecStats, tested
 from outrider.history import History
-from outrider.speculators.base import DraftParams
 from outrider.speculators.chain import Chain, Member
-from outrider.speculators.token_array import TokenArray
+from outrider.speculators.session import SessionSpeculators
 from outrider.types import Grammar, ModelFacts, SamplingParams, TokenLogprobs, WorkerRole
 from outrider.wire.messages import (
     MAX_DRAFT,
@@ -116,6 +115,7 @@ class Request:
     prompt: Sequence[int]
     sampling: SamplingParams
     n_predict: int  # -1: until the text ends or the context is full
+    prediction: Sequence[int] = ()  # what the answer may repeat in parts: searched by speculators without a model
     stops: Sequence[str] = ()
     speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
     choice: int = 0
@@ -184,7 +184,7 @@ class Session:
         self.schedule = schedule
         #: Speculators of this session alone; the draft worker is a member that drafts elsewhere.
         self.chain = chain if chain is not None else Chain([Member(t, 0, None) for t in request.speculation.types])
-        self._searched = TokenArray(request.prompt[:-1])  # committed text without the pending token
+        self._speculators = SessionSpeculators(self.chain, request.prompt, request.prediction)
         self.history = History(request.prompt)
         self.text = TextStream(request.stops)
         self.counts = Counts()
@@ -241,7 +241,6 @@ class Session:
     def start(self, now: float) -> list[Command]:
         """The first round; both workers read the prompt at the same time."""
         self.started_at = now
-        self.chain.begin(0, self._searched)
         commands = self._start_round(now)
         if self.phase is Phase.DRAFTING:
             commands += [*self._begin("target"), self._with_prefix("target", Process)]
@@ -385,9 +384,8 @@ class Session:
         budget = min(self._room(), MAX_DRAFT)
         if budget <= 0:
             return []
-        wish = DraftParams(0, self.history.tokens[-1], len(self.history) - 1, self._searched, budget)
-        self.chain.draft([wish])
-        return wish.result
+        draft = self._speculators.draft(budget)
+        return [] if draft is None else draft.tokens
 
     def _keep_draft_worker_near(self) -> list[Command]:
         """While the target verifies another's draft, the draft worker reads what was committed meanwhile."""
@@ -446,7 +444,7 @@ class Session:
         tokens = draft.tokens[: self._waiting.n_max]
         n_known = next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens))
         self._draft = tokens[:n_known]
-        self.chain.drafted_outside(0, MODEL, n_known, draft.decode_us, draft.n_dropped)
+        self._speculators.drafted_outside(MODEL, n_known, draft.decode_us, draft.n_dropped)
         return self._verify()
 
     def _verify(self) -> list[Command]:
@@ -471,11 +469,11 @@ class Session:
             self.counts.n_cached = verdict.n_reused
         parts, reason = self._commit(verdict)
         n_committed = len(parts)
-        self._searched.extend(self.history.tokens[len(self._searched) : -1])
         n_accepted = min(verdict.accepted, n_committed)
         if self._draft:
-            self.chain.accept(0, verdict.accepted)
+            self._speculators.accept(verdict.accepted)
             self._tested[self.chain.last_type(0) or ""] += tested(verdict.n_tested, n_accepted)
+        self._speculators.commit(verdict.tokens[:n_committed])
         self.counts.add_round(verdict.n_tested, n_accepted)
         self.row_hashes += verdict.row_hashes[:n_committed]
         self.parts += parts

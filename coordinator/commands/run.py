@@ -12,6 +12,7 @@ from coordinator.assemble import Interrupted, load_tables, make_request, make_se
 from coordinator.commands.client import execute as execute_remote
 from coordinator.commands.output import Output, report
 from coordinator.service import Service
+from coordinator.session import Request
 from coordinator.signals import Signals
 from outrider.config import Config
 from outrider.errors import ConfigError, OutriderError
@@ -27,10 +28,13 @@ def execute(config: Config, request: str) -> int:
     if config.client.connect:
         return execute_remote(config, request, prompt)
     with Signals() as signals, running(config, signals) as (service, _):
-        tokens = config.generation.prompt_tokens
+        generation = config.generation
+        tokens = generation.prompt_tokens
         if tokens is None:
-            tokens = tokenize(service, config, prompt, signals)
-        answer = generate(service, config, tokens, signals)
+            messages = [ChatMessage("user", prompt)] if generation.chat else []
+            tokens = tokenize(service, prompt, messages, signals)
+        prediction = generation.prediction and tokenize(service, generation.prediction, [], signals, special=False)
+        answer = generate(service, config, make_request(config, tokens, prediction or []), signals)
     return report(config, answer)
 
 
@@ -60,11 +64,13 @@ class Waiting:
     errors: list[OutriderError] = field(default_factory=list)
 
 
-def tokenize(service: Service, config: Config, prompt: str, signals: Signals) -> list[int]:
-    """The prompt as the target's tokenizer reads it, in its chat template with --chat."""
+def tokenize(
+    service: Service, text: str, messages: list[ChatMessage], signals: Signals, *, special: bool = True
+) -> list[int]:
+    """A text as the target's tokenizer reads it, or messages in its chat template."""
     waiting = Waiting()
-    messages = [ChatMessage("user", prompt)] if config.generation.chat else []
-    service.tokenize(prompt, messages, lambda tokens: setattr(waiting, "tokens", tokens), waiting.errors.append)
+    done = lambda tokens: setattr(waiting, "tokens", tokens)  # noqa: E731
+    service.tokenize(text, messages, done, waiting.errors.append, special=special)
     while waiting.tokens is None:
         if waiting.errors:
             raise waiting.errors[0]
@@ -74,13 +80,13 @@ def tokenize(service: Service, config: Config, prompt: str, signals: Signals) ->
     return waiting.tokens
 
 
-def generate(service: Service, config: Config, tokens: list[int], signals: Signals) -> dict[str, Any]:
+def generate(service: Service, config: Config, request: Request, signals: Signals) -> dict[str, Any]:
     """Run the request to its end, streaming. Raises Interrupted after a signal, once the session is cancelled."""
     waiting = Waiting()
     out = Output(enabled=config.generation.stream and not config.generation.json)
     chain = make_session_chain(config, load_tables(config))
     done = lambda answer: setattr(waiting, "answer", answer)  # noqa: E731
-    number = service.submit(make_request(config, tokens), chain, out.write, done)
+    number = service.submit(request, chain, out.write, done)
     while waiting.answer is None:
         turn(service, signals)
         if signals.received or out.closed:

@@ -1,4 +1,4 @@
-"""Grammars that are kept in files become the text of the key that they stand for, so that only text travels."""
+"""Texts that are kept in files become the text of the key that they stand for, so that only text travels."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from outrider.errors import ConfigError
 GRAMMAR_FILES = {
     "generation.grammar_file": "generation.grammar",
     "generation.json_schema_file": "generation.json_schema",
+    "generation.prediction_file": "generation.prediction",
 }
 
 

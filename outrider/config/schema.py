@@ -149,6 +149,8 @@ class Generation(Section, frozen=True, kw_only=True):
     grammar_file: str = ""
     json_schema: GrammarText = ""
     json_schema_file: str = ""
+    prediction: str = ""
+    prediction_file: str = ""
     json: bool = False
     stream: bool = True
     row_hashes: bool = False

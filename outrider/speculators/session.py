@@ -53,9 +53,9 @@ class SessionSpeculators:
         assert drafter is not None
         return Draft(request.result, drafter)
 
-    def drafted_outside(self, type: str, n_tokens: int, us: int = 0) -> None:
-        """A draft model was asked and made this many tokens (in `us` microseconds)."""
-        self.chain.drafted_outside(0, type, n_tokens, us)
+    def drafted_outside(self, type: str, n_tokens: int, us: int = 0, n_dropped: int = 0) -> None:
+        """A draft model was asked and made this many tokens (in `us` microseconds), and others that it withheld."""
+        self.chain.drafted_outside(0, type, n_tokens, us, n_dropped)
         self._n_drafted = n_tokens
 
     def accept(self, n_accepted: int) -> None:

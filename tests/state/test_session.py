@@ -9,6 +9,8 @@ import pytest
 
 from coordinator.schedule import Lockstep
 from coordinator.session import Finished, Phase, Send, Session
+from outrider.speculators.factory import make_chain
+from outrider.speculators.types import SpeculatorParams
 from outrider.types import ModelFacts
 from outrider.wire.messages import (
     Begin,
@@ -329,3 +331,18 @@ def test_drafting_that_is_not_wanted_asks_nobody() -> None:
         session = pair.run(make_request(**{"types": DRAFT_SIMPLE, "n_predict": 8, **options}))
         assert session.counts.draft_n == 0
         assert not [message for role, message in pair.sent if role == "draft" and not isinstance(message, End)]
+
+
+def test_a_predicted_answer_is_drafted_from_without_a_model() -> None:
+    """The prediction is the answer with one wrong token; it is found again behind it."""
+    request = make_request(n_predict=60, types=(), prompt=[1, 2, 3])
+    expected = plain(scripted(), request)
+    wrong = [*expected.generated[:30], 299, *expected.generated[31:]]
+    chain = make_chain(["ngram-suffix"], SpeculatorParams())
+    prediction = make_request(n_predict=60, types=("ngram-suffix",), prompt=[1, 2, 3], prediction=wrong)
+    session = Session(prediction, Lockstep(), chain)
+    pair = Pair(scripted())
+    pair.connect(session, "target", 1)
+    pair.drive(session, session.start(0.0))
+    assert session.generated == expected.generated
+    assert session.counts.rounds < 30
