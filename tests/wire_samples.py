@@ -185,7 +185,7 @@ def _with_equal_lengths(cls: type[m.Message]) -> Any:
             "n_tested": max(values["n_tested"], n),
         }
 
-    return {m.DraftTokens: draft, m.Verdict: verdict}.get(cls, lambda values: values)  # type: ignore[call-overload]
+    return {m.DraftTokens: draft, m.Verdict: verdict}.get(cls, lambda values: values)
 
 
 def as_array(message: m.Message) -> list[Any]:

@@ -105,11 +105,11 @@ class WorkerLink:
         try:
             while not self._closing:
                 # In the order of haste: what follows `_hear` holds up the work thread, for both need the interpreter.
-                self._wait()
                 self._notice_connection()
                 self._push()
                 self._speak()
                 self._hear()
+                self._wait()
             self._push()  # what was sent just before close
         except BaseException as error:  # the work thread must not wait for a thread that is gone
             self._inbox.put(error)

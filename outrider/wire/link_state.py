@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from outrider.wire.messages import PROTOCOL_VERSION, Failure, Heartbeat, Message, Welcome
+from outrider.wire.messages import PROTOCOL_VERSION, Failure, Heartbeat, Message, Shutdown, Welcome
 
 #: Heartbeats of the coordinator that may be missing before it counts as lost.
 MAX_SILENT_BEATS = 10
@@ -57,6 +57,10 @@ class LinkState:
 
     def _meaning(self, message: Message, now: float) -> Meaning:
         match message:
+            case Shutdown():  # also the last word of a connection that has ended meanwhile
+                return "forward"
+            case Welcome() if not self._connected:
+                return "stale"
             case Welcome() if message.protocol == PROTOCOL_VERSION:
                 self.incarnation, self._heartbeat_s = message.incarnation, message.heartbeat_s
                 self._next_word = now + self._heartbeat_s

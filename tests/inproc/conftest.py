@@ -12,8 +12,9 @@ from tests.wire_harness import nothing_left
 
 
 @pytest.fixture
-def no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_leaks(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The test fails if it leaves a thread, a descriptor or a private folder behind."""
+    tmp_path_factory.getbasetemp()  # pytest's own folder is not to lie in ours
     # A temporary folder of its own, at a path that is short enough for sockets; pytest's are not.
     with tempfile.TemporaryDirectory(prefix="ow-") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)

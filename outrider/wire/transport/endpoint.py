@@ -152,7 +152,8 @@ def _tcp(key: str, endpoint: str, has_keys: bool) -> tuple[str, int]:
     number = 0 if port == "*" else int(port) if port.isascii() and port.isdigit() else -1
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not (endpoint.startswith("tcp://") and bare and colon and 0 <= number < 2**16) or set(bare) & set("[]/;@ "):
-        raise ConfigError(f"{key} = {endpoint!r}: give ipc, ipc:///PATH or tcp://HOST:PORT")
+        forms = "ipc, ipc:///PATH" if key == "coordinator.listen" else "ipc:///PATH"
+        raise ConfigError(f"{key} = {endpoint!r}: give {forms} or tcp://HOST:PORT")
     if not has_keys:
         raise ConfigError(f"{key} = {endpoint!r}: tcp takes CURVE keys, on loopback too: {_KEYS_REMEDY}")
     return bare, number

@@ -2,8 +2,8 @@
 
 libzmq 4.3.5 aborts the process ("Assertion failed: !_io_error") where it is to send a ping or pong on a connection that
 broke while its input was stopped because RCVHWM was reached. Hence a coordinator, which must bound its input, sends no
-pings, and a dealer, which does, has no bound: it takes only what its coordinator sends. The dealers' pings carry a TTL,
-so a dead link is noticed on both sides.
+pings, and a dealer, which does, has no bound: it takes only what its coordinator sends. The coordinator notices a worker
+that has stopped by its missing Heartbeats, which it needs anyway: pings tell nothing about the work loop.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ COMMON = (
     Option("RCVTIMEO", 1000, "we never receive blocking; should we, it ends"),
     Option("MAXMSGSIZE", MAX_MESSAGE_BYTES, "a longer frame cuts the connection before it is read; default no limit"),
     Option("HANDSHAKE_IVL", 5000, "ms for a handshake: half-open connections go away sooner than the default 30 s"),
+    Option(
+        "TCP_MAXRT", 5000, "ms that sent bytes may stay unacknowledged before the link counts as dead; default minutes"
+    ),
     Option("TCP_KEEPALIVE", 1, "the system's own check, should ours be starved"),
     Option("TCP_KEEPALIVE_IDLE", 30, "seconds of silence before it; default 2 hours"),
     Option("TCP_KEEPALIVE_INTVL", 10, "seconds between probes"),
@@ -46,7 +49,7 @@ DEALER = (
     ),
     Option("HEARTBEAT_IVL", 500, "ms between pings: notices a stopped process or a dead link, also without traffic"),
     Option("HEARTBEAT_TIMEOUT", 2000, "ms without an answer after which the connection is cut"),
-    Option("HEARTBEAT_TTL", 2000, "ms without a ping after which the other side cuts it"),
+    Option("HEARTBEAT_TTL", 2000, "ms after a ping, if nothing follows, after which the other side cuts it"),
     Option("RECONNECT_IVL", 50, "ms before the first attempt to connect again"),
     Option("RECONNECT_IVL_MAX", 2000, "doubling up to so many ms; the default does not back off"),
     Option("CONNECT_TIMEOUT", 3000, "ms for a connect to a host that does not answer; default minutes"),
