@@ -19,6 +19,7 @@ def test_tokens_that_a_draft_dropped_are_no_proposals() -> None:
     stats = session.stats().speculators["draft-simple"]
     sent = [len(message.draft) for _, message in pair.sent if isinstance(message, VerifyRequest)]
     assert session.counts.n_dropped > 0
+    assert all(n == 0 or n >= 4 for n in sent)
     assert stats.n_made_tokens - stats.n_gen_tokens == session.counts.n_dropped
     assert stats.n_tested_tokens == session.counts.draft_n == sum(sent)
     assert stats.n_gen_drafts == sum(n > 0 for n in sent)
@@ -88,3 +89,4 @@ def test_delivered_tokens_are_the_counted_ones(n_predict: int) -> None:
     answer = result(session)
     assert answer["timings"]["predicted_n"] == len(answer["tokens"]) == len(session.generated)
     assert "".join(pair.texts) == answer["text"]
+    assert len(session.generated) == n_predict or session.finish_reason == "stop"

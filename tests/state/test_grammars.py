@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from coordinator.overlap import Overlap
 from coordinator.schedule import Lockstep
 from coordinator.session import Finished
+from outrider.engine.scripted import EOS
 from outrider.types import Grammar, SamplingParams
 from outrider.wire.messages import Failure
 from target_worker.worker import TargetWorker
@@ -161,6 +162,13 @@ def test_the_state_is_that_of_a_fresh_matcher_on_the_kept_text(grammar: Grammar,
         assert (verdict.tokens, verdict.n_tested) == (fresh.tokens, fresh.n_tested)
         if not verdict.end_of_text:
             texts.append([*text, *verdict.tokens])
+            texts.append([*text, another(session, text, data)])
+
+
+def another(session: Alone, text: list[int], data: st.DataObject) -> int:
+    """Some token that may follow, so that texts part."""
+    state = session.worker.slots[1].constrained.after(text[len(PROMPT) :])
+    return int(data.draw(st.sampled_from(np.flatnonzero(state.mask()[:EOS])[:20].tolist())))
 
 
 def test_a_mask_is_asked_for_at_every_row_and_never_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,19 +76,30 @@ class Workers(RuleBasedStateMachine):
         return self.talks[data.draw(st.sampled_from(sorted(self.talks)))]
 
     @precondition(lambda self: self.talks)
-    @rule(data=st.data(), draft=st.lists(st.integers(0, 299), max_size=4), own=st.booleans(), n_max=st.integers(1, 4))
-    def ask(self, data: st.DataObject, draft: list[int], own: bool, n_max: int) -> None:
-        """Also while another request of the session is unanswered: the new one replaces it."""
+    @rule(
+        data=st.data(),
+        draft=st.lists(st.integers(0, 299), max_size=4),
+        own=st.integers(0, 3),
+        n_max=st.integers(1, 4),
+        n_steps=st.integers(0, 12),
+    )
+    def ask(self, data: st.DataObject, draft: list[int], own: int, n_max: int, n_steps: int) -> None:
+        """Also while another request of the session is unanswered: the new one replaces it. `own`: so many tokens of the
+        draft are right."""
         talk = self.some(data)
         if len(talk.text) > 40:
             return
-        talk.draft = self.solo(talk, draft).tokens[:3] if own and talk.kind == "target" else draft
+        right = self.solo(talk, []).tokens[:1] if own and talk.kind == "target" else []
+        for _ in range(own - 1 if right else 0):
+            right += self.solo(talk, right).tokens[len(right) :][:1]
+        talk.draft = right + draft
         prefix = talk.alone._prefix(talk.text)
         if talk.kind == "target":
             talk.waiting = VerifyRequest(*prefix, talk.draft, 0)
         else:
             talk.waiting = DraftRequest(*prefix, n_max, 0, 0.0, 0)
         self.take(self.workers[talk.kind].handle(talk.waiting))
+        self.step(talk.kind, n_steps)
 
     @precondition(lambda self: self.talks)
     @rule(data=st.data(), cut=st.integers(0, 4))
@@ -100,6 +111,9 @@ class Workers(RuleBasedStateMachine):
         self.take(self.workers[talk.kind].handle(Process(*talk.alone._prefix(talk.text))))
 
     @rule(kind=st.sampled_from(["target", "draft"]), n=st.integers(1, 6))
+    def go_on(self, kind: str, n: int) -> None:
+        self.step(kind, n)
+
     def step(self, kind: str, n: int) -> None:
         for _ in range(n):
             if self.workers[kind].has_work():
@@ -113,8 +127,10 @@ class Workers(RuleBasedStateMachine):
         talk.alone.end()
         del self.talks[talk.alone.session]
 
-    @rule(kind=st.sampled_from(["target", "draft"]))
-    def reset(self, kind: str) -> None:
+    @rule(kind=st.sampled_from(["target", "draft"]), sure=st.integers(0, 7))
+    def reset(self, kind: str, sure: int) -> None:
+        if sure:
+            return
         self.workers[kind].reset()
         self.talks = {number: talk for number, talk in self.talks.items() if talk.kind != kind}
 
