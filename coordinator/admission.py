@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.service import Service, check_prompt
-from coordinator.session import Emit, Request
+from coordinator.session import Emit, Request, Session
+from coordinator.shift import joined, shifted
 from outrider.errors import BusyError, OutriderError, WorkerLostError
 from outrider.speculators.chain import Chain
 
@@ -23,6 +24,7 @@ class Ticket:
     on_done: Callable[[dict[str, Any]], None]  # the object of `--json`
     on_error: Callable[[OutriderError], None]  # it could not be started
     session: int | None = None  # None while it waits
+    state: Session | None = None  # of the session
 
 
 class Admission:
@@ -67,13 +69,7 @@ class Admission:
     def _start(self, ticket: Ticket) -> None:
         self.running.append(ticket)
         try:
-            ticket.session = self._service.submit(
-                ticket.request,
-                ticket.make_chain(),
-                lambda text: None,
-                lambda answer: self._done(ticket, answer),
-                ticket.on_emit,
-            )
+            self._run(ticket, ticket.request, [])
         except WorkerLostError:
             self.running.remove(ticket)
             self.waiting.appendleft(ticket)  # the target went just now: wait for it
@@ -81,7 +77,23 @@ class Admission:
             self.running.remove(ticket)
             ticket.on_error(error)
 
-    def _done(self, ticket: Ticket, answer: dict[str, Any]) -> None:
+    def _run(self, ticket: Ticket, request: Request, before: list[dict[str, Any]]) -> None:
+        """Run one session of the request; `before`: the answers of those that had no more room."""
+        ticket.session = self._service.submit(
+            request,
+            ticket.make_chain(),
+            lambda text: None,
+            lambda answer: self._done(ticket, [*before, answer]),
+            ticket.on_emit,
+        )
+        live = self._service.live.get(ticket.session)
+        ticket.state = live.session if live is not None else None
+
+    def _done(self, ticket: Ticket, answers: list[dict[str, Any]]) -> None:
+        following = shifted(ticket.state) if ticket.state is not None else None
+        if following is not None and self._service.target is not None:
+            self._run(ticket, following, answers)
+            return
         self.running.remove(ticket)
-        ticket.on_done(answer)
+        ticket.on_done(joined(answers) if len(answers) > 1 else answers[0])
         self.pump()

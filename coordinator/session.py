@@ -122,6 +122,8 @@ class Request:
     row_hashes: bool = False
     cache_prompt: bool = True  # rows of an earlier request may serve this one
     grammar: Grammar | None = None
+    text_goes_on: bool = False  # a full context is not the end of the text (`coordinator/shift.py`)
+    text: TextStream | None = None  # what it goes on with
 
 
 @dataclass(slots=True)
@@ -186,7 +188,7 @@ class Session:
         self.chain = chain if chain is not None else Chain([Member(t, 0, None) for t in request.speculation.types])
         self._speculators = SessionSpeculators(self.chain, request.prompt, request.prediction)
         self.history = History(request.prompt)
-        self.text = TextStream(request.stops)
+        self.text = request.text if request.text is not None else TextStream(request.stops)
         self.counts = Counts()
         self.phase = Phase.IDLE
         self.round = 0
@@ -213,6 +215,11 @@ class Session:
     def generated(self) -> list[int]:
         """Tokens committed after the prompt."""
         return self.history.tokens[len(self.request.prompt) :]
+
+    @property
+    def context_full(self) -> bool:
+        """Did the text end because the target's context is full?"""
+        return self.finish_reason == "length" and self.n_generated != self.request.n_predict
 
     @property
     def n_generated(self) -> int:
@@ -536,7 +543,7 @@ class Session:
         self.finish_reason, self.error, self.error_code, self.finished_at = reason, error, code, now
         self.phase, self._waiting = Phase.DONE, None
         commands: list[Command] = []
-        rest = self.text.finish()
+        rest = "" if self.request.text_goes_on and self.context_full else self.text.finish()
         if rest:
             commands.append(Emit(rest, ()))
         commands += [Send(role, End(*self._stamp(role))) for role, peer in self._peers.items() if peer.begun]

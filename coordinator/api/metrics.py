@@ -97,7 +97,8 @@ class Metrics:
             self._between.observe(t["predicted_ms"] / 1e3 / (t["predicted_n"] - 1))
 
     def text(self) -> bytes:
-        return generate_latest(self._registry)
+        # llama-server's one counter that is no total: the library insists on the ending.
+        return generate_latest(self._registry).replace(b":n_tokens_max_total ", b":n_tokens_max ")
 
     def _families(self) -> Iterator[Metric]:
         for prefix in PREFIXES:

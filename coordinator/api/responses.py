@@ -233,7 +233,9 @@ class Native:
         return result
 
     def _is_truncated(self, answer: Object) -> bool:
-        """The context was full before the answer was."""
+        """The context was full before the answer was, or was shifted."""
+        if answer.get("context_shifts"):
+            return True
         n_predicted: int = answer["timings"]["predicted_n"]
         return bool(answer["finish_reason"] == "length") and n_predicted != self.n_predict
 

@@ -12,6 +12,7 @@ from coordinator.api.errors import bad_field, from_error
 from coordinator.api.requests import Generate, grammar_of
 from coordinator.assemble import make_request
 from coordinator.session import Request
+from coordinator.shift import is_shiftable
 from outrider.config import Config, new_seed
 from outrider.errors import OutriderError
 from outrider.types import MAX_PROBS, LogitBias
@@ -123,8 +124,14 @@ def requests(config: Config, body: Generate, prompts: Sequence[list[int]]) -> li
         made = [make_request(config, tokens) for tokens in prompts]
     except OutriderError as error:
         raise from_error(error) from None
+    shifts = config.server.context_shift
     return [
-        replace(request, choice=choice, cache_prompt=body.cache_prompt is not False)
+        replace(
+            request,
+            choice=choice,
+            cache_prompt=body.cache_prompt is not False,
+            text_goes_on=shifts and is_shiftable(request),
+        )
         for request in made
         for choice in range(body.n_choices)
     ]

@@ -353,6 +353,7 @@ OPTIONS: tuple[Option, ...] = (
     _row("server.slots", "--slots", "serve /slots"),
     _row("server.props", "--props", "serve /props"),
     _row("server.page", "--ui", "serve the page at /"),
+    _row("server.context_shift", "--context-shift", "go on with half of the text where the context is full"),
     _row("server.max_queued", "--max-queued", "requests that may wait for a free sequence; more get 429"),
     _row("server.max_body_bytes", "", "longest body of a request, in bytes"),
     _row("server.ping_s", "--sse-ping-interval", "seconds of silence after which a stream gets a comment"),

@@ -47,7 +47,6 @@ REFUSED_FLAGS: dict[str, str] = {
     **dict.fromkeys(("-tb", "--threads-batch", "-tbd", "--threads-batch-draft"), _NO_BATCH_THREADS),
     **dict.fromkeys(("-ot", "--override-tensor", "-otd", "--override-tensor-draft"), _NO_OVERRIDE),
     **dict.fromkeys(("--spec-draft-backend-sampling",), "a draft is sampled in the draft worker, never in the backend"),
-    "--context-shift": "a full context ends the text; it is never shifted",
 }
 
 REFUSED_KEYS: dict[str, str] = {

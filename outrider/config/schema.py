@@ -196,6 +196,7 @@ class Server(Section, frozen=True, kw_only=True):
     slots: bool = True
     props: bool = True
     page: bool = True
+    context_shift: bool = False
     max_queued: Annotated[int, Meta(ge=0, le=65536)] = 64
     max_body_bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = 8 << 20
     ping_s: Seconds = 30.0

@@ -49,3 +49,13 @@ def test_the_state_of_the_workers() -> None:
         after = scrape(world)
         assert (after["outrider:worker_up[draft]"], after["outrider:degraded"]) == (0, 1)
         assert after["outrider:worker_up[target]"] == 1
+
+
+def test_every_metric_has_its_help_and_type() -> None:
+    with serving() as world:
+        text = world.http.get("/metrics").text
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+    assert names == {line.split()[2] for line in text.splitlines() if line.startswith("# HELP ")}
+    assert "# TYPE llamacpp:n_tokens_max counter" in text
+    samples = {line.partition(" ")[0].partition("{")[0] for line in text.splitlines() if not line.startswith("#")}
+    assert all(any(sample.startswith(name.removesuffix("_total")) for name in names) for sample in samples)
