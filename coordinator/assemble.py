@@ -158,7 +158,7 @@ def started(config: Config, *, keep_target: bool = False) -> Iterator[tuple[Serv
             transport,
             worker_names(config),
             make_schedule(config),
-            limits=Limits(heartbeat_s=coordinator.heartbeat_s, lost_after_s=coordinator.lost_after_s),
+            limits=Limits(coordinator.heartbeat_s, coordinator.lost_after_s, coordinator.stuck_after_s),
             launcher=make_launcher(config, transport.endpoint),
             keep_target=keep_target,
         )

@@ -77,7 +77,7 @@ class Limits:
 
     heartbeat_s: float = 0.5
     lost_after_s: float = 2.0
-    stuck_after_s: float = 30.0
+    stuck_after_s: float = 120.0
 
 
 class ClientHandler(Protocol):

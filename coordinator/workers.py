@@ -1,6 +1,7 @@
 """Who is connected: names, incarnations and signs of life. Pure; times are seconds of the caller's clock.
 
-A connection lives until its process is known to be dead, it is refused, or nothing was heard of it for `lost_after_s`.
+A connection lives until its process is known to be dead, it is refused, or nothing was heard of it for `lost_after_s`
+(three times as long for a target).
 A worker whose work makes no progress for `stuck_after_s` although requests wait is lost too: its socket may answer for ever.
 """
 
@@ -14,6 +15,10 @@ from outrider.types import ModelFacts, WorkerRole
 from outrider.wire.messages import PROTOCOL_VERSION, Failure, FailureCode, Heartbeat, Hello, Ready, Welcome
 
 Role = WorkerRole | Literal["client"]
+
+
+#: Without a draft a request goes on; without its target it ends. So a target may be silent so many times longer.
+TARGET_PATIENCE = 3.0
 
 
 @dataclass(slots=True)
@@ -106,7 +111,8 @@ class Connections:
         return [(c, why) for c in self._by_peer.values() if (why := self._why_lost(c, now)) is not None]
 
     def _why_lost(self, connection: Connection, now: float) -> str | None:
-        if now - connection.last_heard > self._lost_after_s:
+        patience = TARGET_PATIENCE if connection.role == "target" else 1.0
+        if now - connection.last_heard > patience * self._lost_after_s:
             return f"nothing heard for {now - connection.last_heard:.1f} s"
         if connection.n_waiting and now - connection.progress_at > self._stuck_after_s:
             return f"no progress for {now - connection.progress_at:.1f} s"

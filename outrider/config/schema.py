@@ -172,6 +172,7 @@ class Coordinator(Section, frozen=True, kw_only=True):
     n_seq: Annotated[int, Meta(ge=1, le=MAX_SEQ)] = 1
     heartbeat_s: Annotated[float, Meta(gt=0.0, le=60.0)] = 0.5
     lost_after_s: Seconds = 3.0
+    stuck_after_s: Seconds = 120.0
     start_timeout_s: Seconds = 120.0
     max_restarts: Annotated[int, Meta(ge=0, le=1000)] = 5
     restart_window_s: Seconds = 60.0

@@ -81,6 +81,13 @@ def test_silence_is_death_and_any_message_is_life() -> None:
     assert why == "nothing heard for 2.1 s"
 
 
+def test_a_target_may_be_silent_for_longer() -> None:
+    connections = table()
+    connect(connections, name="t", role="target")
+    assert connections.lost(5.9) == []
+    assert len(connections.lost(6.1)) == 1
+
+
 def test_a_socket_that_answers_while_the_work_stands_still_is_no_life() -> None:
     connections = table()
     connection = connect(connections)
