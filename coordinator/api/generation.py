@@ -125,13 +125,14 @@ async def _start(request: HttpRequest, api: Api, body: Generate, prepare: Any) -
     if body.id_slot is not None and body.id_slot >= n_seq:
         raise bad_field("id_slot", f"there are {n_seq} slots, from 0 on")
 
-    async def work() -> tuple[list[Prompt], Config]:
+    async def work() -> tuple[list[Prompt], Config, list[int]]:
         prompts = await prepare()
         biases = await api.prompts.logit_bias(body.logit_bias)
-        return prompts, settings.configured(api.config, body, biases, fixed_seed=api.fixed_seed)
+        prediction = await api.prompts.prediction(body.prediction)
+        return prompts, settings.configured(api.config, body, biases, fixed_seed=api.fixed_seed), prediction
 
-    prompts, config = await while_connected(request, work())
-    made = settings.requests(config, body, [prompt.tokens for prompt in prompts])
+    prompts, config, prediction = await while_connected(request, work())
+    made = settings.requests(config, body, [prompt.tokens for prompt in prompts], prediction)
     run = api.bridge.start(made, lambda: make_session_chain(config, api.shared))
     return prompts, Started(config, made, run)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinator.api.bridge import Bridge
 from coordinator.api.errors import ApiError, bad_field
-from coordinator.api.requests import MAX_BIASES, Chat, Message, Template
+from coordinator.api.requests import MAX_BIASES, Chat, Message, Prediction, Template
 from outrider.types import MAX_TOKENS, ChatMessage, LogitBias
 from outrider.wire.messages import Detokenize, RenderChat, Tokenize, TokenizeResult
 
@@ -104,6 +104,16 @@ class Prompts:
         result = await self._bridge.ask_target(lambda inc, number: RenderChat(inc, number, rows, add_prompt, variables))
         return str(result.text) + beginning
 
+    async def prediction(self, given: Prediction | None) -> list[int]:
+        """The tokens of a text that the answer may repeat in parts."""
+        if given is None:
+            return []
+        parts = [{"type": "text", "text": given.content}] if isinstance(given.content, str) else given.content
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            raise bad_field("prediction.content", "a text, or a list of parts of type text, is needed")
+        text = "".join(_part(part, "prediction.content") for part in parts)
+        return (await self.tokenize(text, add_special=False, parse_special=False)).tokens
+
     async def logit_bias(self, given: Any, name: str = "logit_bias") -> list[LogitBias]:
         """[[token or text, bias or false], …] or {token or text: bias}; a text stands for all its tokens."""
         pairs = list(given.items()) if isinstance(given, dict) else given or []
@@ -163,7 +173,7 @@ def _content(message: Message, between: str) -> str:
     return between.join(_part(part) for part in message.content)
 
 
-def _part(part: dict[str, Any]) -> str:
+def _part(part: dict[str, Any], name: str = "messages.content") -> str:
     if part.get("type") != "text" or not isinstance(part.get("text"), str):
-        raise bad_field("messages.content", f"only parts of type text are supported, not {part.get('type')!r}")
+        raise bad_field(name, f"only parts of type text are supported, not {part.get('type')!r}")
     return str(part["text"])

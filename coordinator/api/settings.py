@@ -17,6 +17,9 @@ from outrider.config import Config, new_seed
 from outrider.errors import OutriderError
 from outrider.types import MAX_PROBS, LogitBias
 
+#: What looks a prediction up where no type that is on does.
+PREDICTION_TYPE = "ngram-suffix"
+
 _SAMPLING = [
     "top_p",
     "min_p",
@@ -106,7 +109,14 @@ def _speculative(base: Config, body: Generate) -> dict[str, Any]:
                 changes["types"] = _types(base, value, field)
             case _:
                 raise bad_field(field, "n_max and n_min are lengths, p_min is a probability, types names types in use")
+    if body.prediction is not None and "types" not in changes:
+        changes["types"] = with_lookup(base.speculative.types)
     return changes
+
+
+def with_lookup(types: Sequence[str]) -> list[str]:
+    """The same with a type that searches text, so that a prediction is of use."""
+    return list(types) if any(name.startswith("ngram-") for name in types) else [*types, PREDICTION_TYPE]
 
 
 def _types(base: Config, value: str | list[Any], field: str) -> list[str]:
@@ -118,10 +128,10 @@ def _types(base: Config, value: str | list[Any], field: str) -> list[str]:
     return names
 
 
-def requests(config: Config, body: Generate, prompts: Sequence[list[int]]) -> list[Request]:
+def requests(config: Config, body: Generate, prompts: Sequence[list[int]], prediction: Sequence[int]) -> list[Request]:
     """One for every prompt and choice. Raises ApiError."""
     try:
-        made = [make_request(config, tokens) for tokens in prompts]
+        made = [make_request(config, tokens, prediction) for tokens in prompts]
     except OutriderError as error:
         raise from_error(error) from None
     shifts = config.server.context_shift

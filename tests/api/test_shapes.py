@@ -217,3 +217,12 @@ def test_the_page(server: World) -> None:
     assert page.headers["content-type"].startswith("text/html")
     assert page.text.startswith("<!doctype html>")
     assert "http://" not in page.text.replace("http://www.w3.org", "")  # nothing is loaded from elsewhere
+
+
+def test_a_prediction_saves_rounds_and_changes_nothing(server: World) -> None:
+    plain = server.chat(max_tokens=60, **{"speculative.n_max": 0}).json()
+    text = plain["choices"][0]["message"]["content"].replace("\ufffd", "")
+    prediction = {"type": "content", "content": [{"type": "text", "text": text}]}
+    predicted = server.chat(max_tokens=60, prediction=prediction, **{"speculative.n_max": 0}).json()
+    assert predicted["choices"] == plain["choices"]
+    assert predicted["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0
