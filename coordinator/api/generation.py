@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol
 
 from starlette.requests import Request as HttpRequest
@@ -143,7 +144,7 @@ async def _answer(request: HttpRequest, api: Api, body: Generate, shape: Shape, 
     try:
         first = await while_connected(request, run.next())
         if body.stream:
-            events = _stream(run, shape, first, len(started.requests))
+            events = _stream(run, shape, first, len(started.requests), bool(body.timings_per_token))
             return EventStream(events, run.cancel, api.config.server.ping_s)
         return Json(shape.whole(await while_connected(request, _collect(run, first, len(started.requests)))))
     except BaseException:
@@ -162,20 +163,22 @@ async def _collect(run: Run, first: tuple[int, Emit | Done], n: int) -> list[Obj
         index, item = await run.next()
 
 
-async def _stream(run: Run, shape: Shape, first: tuple[int, Emit | Done], n: int) -> AsyncIterator[bytes]:
+async def _stream(run: Run, shape: Shape, first: tuple[int, Emit | Done], n: int, timed: bool) -> AsyncIterator[bytes]:
     """Events as bytes. An error after the beginning is a last event without `[DONE]` behind it."""
     answers: dict[int, Object] = {}
-    begun: set[int] = set()
+    begun: dict[int, Pace] = {}
     index, item = first
     try:
         while True:
             objects = shape.first(index) if index not in begun else []
-            begun.add(index)
+            pace = begun.setdefault(index, Pace())
             if isinstance(item, Done):
                 answers[index] = item.answer
                 objects += shape.last(index, item.answer)
             else:
-                objects += [chunk for part, text in _pieces(item) for chunk in shape.chunk(index, part, text)]
+                chunks = [chunk for part, text in _pieces(item) for chunk in shape.chunk(index, part, text)]
+                pace.count(len(item.parts))
+                objects += [{**chunk, "timings": pace.timings()} for chunk in chunks] if timed else chunks
             if len(answers) == n:
                 objects += shape.end([answers[i] for i in range(n)])
             yield b"".join(map(event, objects)) or b": \n\n"
@@ -187,6 +190,25 @@ async def _stream(run: Run, shape: Shape, first: tuple[int, Emit | Done], n: int
         return
     if shape.ends_with_done:
         yield DONE
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast the tokens of one answer come, as `timings_per_token` shows it."""
+
+    start: float = 0.0  # of the first tokens
+    n: int = 0
+    n_first: int = 0
+
+    def count(self, n: int) -> None:
+        if not self.n:
+            self.start, self.n_first = perf_counter(), n
+        self.n += n
+
+    def timings(self) -> Object:
+        seconds = perf_counter() - self.start
+        rate = (self.n - self.n_first) / seconds if seconds > 0 else 0.0
+        return {"predicted_n": self.n, "predicted_ms": 1e3 * seconds, "predicted_per_second": rate}
 
 
 def _pieces(emit: Emit) -> list[tuple[Part | None, str]]:

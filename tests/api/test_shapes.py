@@ -226,3 +226,11 @@ def test_a_prediction_saves_rounds_and_changes_nothing(server: World) -> None:
     predicted = server.chat(max_tokens=60, prediction=prediction, **{"speculative.n_max": 0}).json()
     assert predicted["choices"] == plain["choices"]
     assert predicted["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0
+
+
+def test_timings_of_every_token(server: World) -> None:
+    chunks = events(server.chat(stream=True, timings_per_token=True))
+    assert "timings" not in chunks[0]
+    counts = [chunk["timings"]["predicted_n"] for chunk in chunks[1:-2]]
+    assert counts == sorted(counts)
+    assert counts[-1] == 8
