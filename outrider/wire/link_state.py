@@ -59,7 +59,7 @@ class LinkState:
         match message:
             case Shutdown():  # also the last word of a connection that has ended meanwhile
                 return "forward"
-            case Welcome() if not self._connected:
+            case Welcome() if self.refused or not self._connected:
                 return "stale"
             case Welcome() if message.protocol == PROTOCOL_VERSION:
                 self.incarnation, self._heartbeat_s = message.incarnation, message.heartbeat_s

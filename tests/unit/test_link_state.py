@@ -119,6 +119,7 @@ def test_a_refusal_is_final(welcome: LinkState, message: m.Message, meaning: str
         assert welcome.word_due(now) is None
     welcome.connection(True, 200.0)
     welcome.hear(failure("unknown_incarnation"), 201.0)
+    assert welcome.hear(WELCOME, 202.0) == "stale"
     assert welcome.word_due(1000.0) is None
 
 
