@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.engine.base import Engine, Span, common_prefix_len
+from outrider.errors import CacheError
 
 #: Checkpoints kept per sequence where the memory cannot drop a suffix: the one before the last uncertain rows, and the
 #: one before that, for a request that goes back further.
@@ -71,15 +72,22 @@ class CachedSequence:
 
     def _cut(self, length: int) -> None:
         try:
-            if self.engine.memory == "truncate" or length == 0:
-                self.engine.truncate(self.seq, length)
-            else:
-                length = self._restore(length)
+            length = self._go_back(length)
         except Exception:
             self.clear()
             raise
         del self.tokens[length:]
         self._checkpoints = [point for point in self._checkpoints if point.length <= length]
+
+    def _go_back(self, length: int) -> int:
+        try:
+            self.engine.truncate(self.seq, length)
+            return length
+        except CacheError:
+            # A memory of checkpoints may still have snapshots of its last rows, so that trying pays.
+            if self.engine.memory == "truncate" or length == 0:
+                raise
+        return self._restore(length)
 
     def _restore(self, length: int) -> int:
         usable = [point for point in self._checkpoints if point.length <= length]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outrider.config.convert import engine_options
 from outrider.connect import open_link, welcome, worker_address
-from outrider.engine.factory import create_engine
+from outrider.engine.factory import create_engine, resolve_kind
+from outrider.engine.options import EngineOptions
 from outrider.errors import ConfigError, ModelFileError
 from outrider.types import WorkerRole
 from outrider.wire.messages import Ready
@@ -23,13 +25,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("outrider.worker")
 
+#: Recurrent states kept per sequence at most; longer drafts go back by checkpoint.
+MAX_SNAPSHOTS = 8
+
 
 def serve(role: WorkerRole, config: Config, make_worker: Callable[[Engine], SlotWorker[Any]]) -> int:
     """Connect, load, work; the exit code. Raises OutriderError for what a user must mend."""
     settings = config.target if role == "target" else config.draft
     with open_link(role, settings.name, worker_address(config), config.coordinator.keys) as link:
         incarnation = welcome(link)
-        engine = load(settings, config.coordinator.n_seq)
+        engine = load(settings, options_of(role, config))
         try:
             if role == "target" and config.target.chat_template_file:
                 engine.use_chat_template(read_template(Path(config.target.chat_template_file)))
@@ -40,11 +45,24 @@ def serve(role: WorkerRole, config: Config, make_worker: Callable[[Engine], Slot
     return 0
 
 
-def load(settings: Worker, n_seq: int) -> Engine:
+def options_of(role: WorkerRole, config: Config) -> EngineOptions:
+    """The engine's options for this role.
+
+    A target on llama.cpp keeps snapshots of a recurrent state, so that rejected drafts need no replay; other kinds of
+    memory make nothing of it.
+    """
+    settings = config.target if role == "target" else config.draft
+    options = engine_options(settings, config.coordinator.n_seq)
+    if role == "draft" or not config.speculative.types or resolve_kind(settings.engine) != "llama":
+        return options
+    return replace(options, n_rs_seq=min(config.speculative.draft_n_max, MAX_SNAPSHOTS))
+
+
+def load(settings: Worker, options: EngineOptions) -> Engine:
     """The engine with its model; the file's hash is checked first where the configuration pins it."""
     if settings.sha256:
         check_sha256(Path(settings.model), settings.sha256)
-    engine = create_engine(settings.engine, settings.model, engine_options(settings, n_seq))
+    engine = create_engine(settings.engine, settings.model, options)
     log.info("loaded %s with the engine %s", settings.model, engine.facts.engine)
     return engine
 
