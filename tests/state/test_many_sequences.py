@@ -81,7 +81,7 @@ class Workers(RuleBasedStateMachine):
         draft=st.lists(st.integers(0, 299), max_size=4),
         own=st.integers(0, 3),
         n_max=st.integers(1, 4),
-        n_steps=st.integers(0, 12),
+        n_steps=st.sampled_from([0, 1, 2, 12]),
     )
     def ask(self, data: st.DataObject, draft: list[int], own: int, n_max: int, n_steps: int) -> None:
         """Also while another request of the session is unanswered: the new one replaces it. `own`: so many tokens of the
@@ -182,3 +182,21 @@ class Workers(RuleBasedStateMachine):
 
 TestWorkers = Workers.TestCase
 TestWorkers.settings = settings(max_examples=settings.default.max_examples // 5, stateful_step_count=40)
+
+
+def test_a_new_text_makes_the_request_before_it_void() -> None:
+    """Nobody answers what is no longer asked, and nothing of its draft is left."""
+    for worker in (TargetWorker(scripted()), DraftWorker(scripted())):
+        alone = Alone(worker)
+        alone.begin(4)
+        text = list(b"Once upon")
+        if isinstance(worker, TargetWorker):
+            worker.handle(alone.verify_request(text, list(b"xyz")))
+        else:
+            worker.handle(DraftRequest(*alone._prefix(text), 3, 0, 0.0, 0))
+        worker.step()
+        alone.rollback(text[:6])
+        while worker.has_work():
+            assert worker.step() == []
+        assert worker.n_waiting() == 0
+        assert worker.slots[1].cache.tokens == text[:5]
