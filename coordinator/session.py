@@ -36,6 +36,7 @@ from outrider.wire.messages import (
     FailureCode,
     Message,
     Process,
+    Progress,
     Rollback,
     SessionMessage,
     Verdict,
@@ -85,6 +86,7 @@ class Emit:
     text: str
     tokens: tuple[int, ...]
     parts: tuple[Part, ...] = ()
+    n_held: int | None = None  # instead of text: so many tokens of the prompt are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Request:
     row_hashes: bool = False
     cache_prompt: bool = True  # rows of an earlier request may serve this one
     grammar: Grammar | None = None
+    report_progress: bool = False  # Emit how far the prompt is read
     text_goes_on: bool = False  # a full context is not the end of the text (`coordinator/shift.py`)
     text: TextStream | None = None  # what it goes on with
 
@@ -275,6 +278,8 @@ class Session:
 
     def handle(self, message: Message, now: float) -> list[Command]:
         """A reply of a worker. One that does not belong to the request at hand changes nothing and is counted."""
+        if isinstance(message, Progress):
+            return self._on_progress(message)
         if not self._is_due(message):
             if isinstance(message, Failure) and self._refuses_request(message):
                 return self._finish("error", now, message.reason, message.code)
@@ -342,6 +347,7 @@ class Session:
             grammar=request.grammar if for_target else None,
             synth_rates=list(spec.synth_rates) if for_target else [],
             draft_sampling=spec.draft_sampling,
+            report_progress=for_target and request.report_progress,
         )
         return [Send(role, begin)]
 
@@ -351,6 +357,13 @@ class Session:
             return False
         expected: type[Message] = Verdict if role == "target" else DraftTokens
         return isinstance(message, expected | Failure) and answers(message, waiting)
+
+    def _on_progress(self, progress: Progress) -> list[Command]:
+        target = self._peers.get("target")
+        if target is None or progress.incarnation != target.incarnation or self.n_generated:
+            self.counts.n_stale += 1
+            return []
+        return [Emit("", (), n_held=progress.n_held)]
 
     def _refuses_request(self, failure: Failure) -> bool:
         """Does the target say that it cannot serve this request, while the draft is still at work?"""

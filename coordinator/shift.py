@@ -46,6 +46,7 @@ def shifted(session: Session) -> Request | None:
         choice=request.choice + _CHOICE_STEP,
         sampling=struct_replace(sampling, min_tokens=max(sampling.min_tokens - session.n_generated, 0)),
         text=session.text,
+        report_progress=False,
     )
 
 

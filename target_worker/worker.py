@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
@@ -24,6 +24,8 @@ from outrider.wire.messages import (
     Begin,
     Detokenize,
     Message,
+    Prefix,
+    Progress,
     RenderChat,
     Tokenize,
     Verdict,
@@ -31,7 +33,7 @@ from outrider.wire.messages import (
 )
 from outrider.worker.chunk import ChunkSize
 from outrider.worker.replies import failure
-from outrider.worker.slots import Slot, SlotWorker
+from outrider.worker.slots import PrefixT, Slot, SlotWorker
 from target_worker.constraint import Constrained, Grammars
 from target_worker.logprobs import logprobs
 from target_worker.text import answer
@@ -64,6 +66,8 @@ class TargetSlot(Slot):
         if begin.synth_rates:
             self.synthetic = conditional_rates(begin.synth_rates), uniform_draws(begin.sampling.seed)
         self.job: Verification | None = None
+        self.last: Prefix | None = None  # the last request that named text
+        self.n_reported = -1  # by the last Progress
 
     @property
     def generated(self) -> list[int]:
@@ -113,6 +117,14 @@ class TargetWorker(SlotWorker[TargetSlot]):
                 return [answer(self.engine.tokenizer, message)]
         return super().handle_other(message)
 
+    def on_prefix(self, request: PrefixT, then: Callable[[TargetSlot, PrefixT], list[Message]]) -> list[Message]:
+        replies = super().on_prefix(request, then)
+        slot = self.slots.get(request.session)
+        if slot is None or slot.bound is None:
+            return replies
+        slot.last = request
+        return [*replies, *self._progress(slot)]
+
     def _start(self, slot: TargetSlot, request: VerifyRequest) -> list[Message]:
         if any(token >= self.engine.n_vocab for token in request.draft):
             return [failure(request, "bad_request", f"draft holds an id beyond n_vocab = {self.engine.n_vocab}")]
@@ -159,7 +171,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
             slot.cache.appended(span.tokens)
             rows = output.logits[row : row + span.n_outputs]
             row += span.n_outputs
-            replies += self._advance(slot, span, rows, elapsed_us)
+            replies += [*self._progress(slot), *self._advance(slot, span, rows, elapsed_us)]
         return replies
 
     def drop_rows(self, slot: TargetSlot, error: EngineError) -> list[Message]:
@@ -200,6 +212,18 @@ class TargetWorker(SlotWorker[TargetSlot]):
             return [failure(job.request, "engine", str(error))]
 
     # --- report --------------------------------------------------------------------------------------------------
+
+    def _progress(self, slot: TargetSlot) -> list[Message]:
+        """How far the prompt is read, if that was asked for and is news."""
+        prompt_len, request = slot.begin.prompt_len, slot.last
+        n_held = min(len(slot.cache), prompt_len)
+        if not slot.begin.report_progress or request is None or n_held <= slot.n_reported:
+            return []
+        if request.committed_len > prompt_len:
+            return []
+        slot.n_reported = n_held
+        stamp = (request.incarnation, request.session, request.round, request.epoch, request.committed_len)
+        return [Progress(*stamp, n_held)]
 
     def _verdict(
         self, slot: TargetSlot, job: Verification, outcome: Verified, rows: Sequence[NDArray[np.float32]]

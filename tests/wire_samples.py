@@ -51,6 +51,7 @@ SAMPLES: dict[str, m.Message] = {
             grammar=Grammar("gbnf", 'root ::= "é"'),
             synth_rates=[0.5, 0.25],
             draft_sampling="coupled",
+            report_progress=False,
         ),
         m.Process(*_IDS, prefix_hash=2**61 - 2, keep_len=128, tail=[300]),
         m.DraftRequest(
@@ -86,6 +87,7 @@ SAMPLES: dict[str, m.Message] = {
         m.Rollback(*_IDS, prefix_hash=98, keep_len=128, tail=[9]),
         m.Accept(*_IDS, n_accepted=1, by_other=False),
         m.End(*_IDS),
+        m.Progress(*_IDS, n_held=64),
         m.Tokenize(3, 8, "", [ChatMessage("user", "Grüße 🎈")], True, False, True),
         m.TokenizeResult(3, 8, [1, 2, 3], [b"", b"Gr", b"\xc3"]),
         m.Detokenize(3, 9, [1, 2, 3], True),

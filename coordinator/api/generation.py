@@ -30,9 +30,10 @@ log = logging.getLogger("outrider.http")
 
 
 class Shape(Protocol):
-    """How the answers of one endpoint look. A stream is: first, chunks, last of each choice, end."""
+    """How the answers of one endpoint look. A stream is: progress, first, chunks, last of each choice, end."""
 
     def whole(self, answers: Sequence[Object]) -> Any: ...
+    def progress(self, index: int) -> list[Object]: ...
     def first(self, index: int) -> list[Object]: ...
     def chunk(self, index: int, part: Part | None, text: str) -> list[Object]: ...
     def last(self, index: int, answer: Object) -> list[Object]: ...
@@ -144,7 +145,7 @@ async def _answer(request: HttpRequest, api: Api, body: Generate, shape: Shape, 
     try:
         first = await while_connected(request, run.next())
         if body.stream:
-            events = _stream(run, shape, first, len(started.requests), bool(body.timings_per_token))
+            events = _stream(run, shape, first, started.requests, bool(body.timings_per_token))
             return EventStream(events, run.cancel, api.config.server.ping_s)
         return Json(shape.whole(await while_connected(request, _collect(run, first, len(started.requests)))))
     except BaseException:
@@ -163,13 +164,22 @@ async def _collect(run: Run, first: tuple[int, Emit | Done], n: int) -> list[Obj
         index, item = await run.next()
 
 
-async def _stream(run: Run, shape: Shape, first: tuple[int, Emit | Done], n: int, timed: bool) -> AsyncIterator[bytes]:
+async def _stream(
+    run: Run, shape: Shape, first: tuple[int, Emit | Done], requests: Sequence[Request], timed: bool
+) -> AsyncIterator[bytes]:
     """Events as bytes. An error after the beginning is a last event without `[DONE]` behind it."""
     answers: dict[int, Object] = {}
     begun: dict[int, Pace] = {}
+    reading: dict[int, Reading] = {}
+    n = len(requests)
     index, item = first
     try:
         while True:
+            if isinstance(item, Emit) and item.n_held is not None:
+                progress = reading.setdefault(index, Reading(len(requests[index].prompt), item.n_held))
+                yield b"".join(event(progress.on(chunk, item.n_held)) for chunk in shape.progress(index))
+                index, item = await run.next()
+                continue
             objects = shape.first(index) if index not in begun else []
             pace = begun.setdefault(index, Pace())
             if isinstance(item, Done):
@@ -190,6 +200,20 @@ async def _stream(run: Run, shape: Shape, first: tuple[int, Emit | Done], n: int
         return
     if shape.ends_with_done:
         yield DONE
+
+
+class Reading:
+    """How far the prompt of one answer is read, as `return_progress` shows it. The first report is the beginning."""
+
+    def __init__(self, total: int, cached: int) -> None:
+        self._total, self._cached, self._start = total, cached, perf_counter()
+
+    def on(self, chunk: Object, n_held: int) -> Object:
+        """`chunk` with the state of things."""
+        n, ms = n_held - self._cached, 1e3 * (perf_counter() - self._start) if n_held > self._cached else 0.0
+        shown = {"total": self._total, "cache": self._cached, "processed": n_held, "time_ms": int(ms)}
+        timings = {"cache_n": self._cached, "prompt_n": n, "prompt_ms": ms, "predicted_n": 0, "predicted_ms": 0.0}
+        return {**chunk, "prompt_progress": shown, "timings": timings}
 
 
 @dataclass(slots=True)
@@ -232,6 +256,9 @@ class ChatShape:
             response["__verbose"] = self.verbose.final(0, answers[0], stream=False)
         return response
 
+    def progress(self, index: int) -> list[Object]:
+        return [responses.chat_chunk(self.head, index, {})]
+
     def first(self, index: int) -> list[Object]:
         return [responses.chat_chunk(self.head, index, {"role": "assistant", "content": None})]
 
@@ -262,6 +289,9 @@ class TextShape:
     def whole(self, answers: Sequence[Object]) -> Object:
         return responses.text_answer(self.head, answers, self.echoes)
 
+    def progress(self, index: int) -> list[Object]:
+        return [self.head.text([responses.text_choice(index, "", None)])]
+
     def first(self, index: int) -> list[Object]:
         return []
 
@@ -291,6 +321,9 @@ class NativeShape:
             for i, (native, answer) in enumerate(zip(self._natives, answers, strict=True))
         ]
         return finals[0] if len(finals) == 1 else finals
+
+    def progress(self, index: int) -> list[Object]:
+        return [self._natives[index].chunk(index, 0, None, "")]
 
     def first(self, index: int) -> list[Object]:
         return []

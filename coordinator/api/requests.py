@@ -35,7 +35,6 @@ UNSUPPORTED: dict[str, str] = {
     "lora": "adapters are not supported",
     "t_max_predict_ms": "there is no limit of time; use max_tokens",
     "n_indent": "not supported",
-    "return_progress": "progress of the prompt is not reported; leave it out",
     **dict.fromkeys(
         ("dry_multiplier", "xtc_probability", "mirostat", "dynatemp_range", "top_n_sigma", "adaptive_target"),
         "not supported; the samplers are temperature, top_k, top_p, min_p, typical_p and the penalties",
@@ -91,6 +90,7 @@ class Generate(msgspec.Struct, kw_only=True):
     id_slot: Annotated[int, Meta(ge=-1, le=255)] | None = None
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
+    return_progress: bool | None = None
     response_fields: Annotated[list[str], Meta(max_length=100)] | None = None
     verbose: bool | None = None
     draft_marks: bool | None = None  # ours: say of each token of a chat stream whether a draft had it

@@ -141,6 +141,7 @@ def requests(config: Config, body: Generate, prompts: Sequence[list[int]], predi
             choice=choice,
             cache_prompt=body.cache_prompt is not False,
             text_goes_on=shifts and is_shiftable(request),
+            report_progress=bool(body.return_progress and body.stream),
         )
         for request in made
         for choice in range(body.n_choices)

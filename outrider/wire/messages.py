@@ -31,7 +31,7 @@ from outrider.types import (
     Tokens,
 )
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 #: A draft longer than this is a protocol error; `n_max` is bounded by it too.
 MAX_DRAFT = 512
@@ -130,6 +130,7 @@ class Begin(SessionMessage, frozen=True, tag=10):
     synth_rates: Annotated[list[Probability], Meta(max_length=MAX_DRAFT)]  # not empty: INVALID output, the draft is
     # accepted up to position i with this probability; to the target alone
     draft_sampling: DraftSampling  # how a draft picks its tokens where temp > 0
+    report_progress: bool  # send Progress while the prompt is read; to the target alone
 
 
 class Prefix(SessionMessage, frozen=True):
@@ -221,6 +222,13 @@ class Accept(SessionMessage, frozen=True, tag=17):
 
 class End(SessionMessage, frozen=True, tag=18):
     """coordinator → worker. The session is over; its place is free. Unknown sessions are ignored. No reply."""
+
+
+class Progress(SessionMessage, frozen=True, tag=19):
+    """target worker → coordinator. How far the prompt is read; where Begin asked for it, at the start and after every
+    batch."""
+
+    n_held: U32  # tokens of the prompt that are evaluated
 
 
 # --- text --------------------------------------------------------------------------------------------------------
@@ -356,6 +364,7 @@ AnyMessage = (
     | Rollback
     | Accept
     | End
+    | Progress
     | Tokenize
     | TokenizeResult
     | Detokenize

@@ -48,7 +48,6 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
         ({"grammar": "root ::= x", "json_schema": {}}, "grammar"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"mirostat": 2}, "mirostat"),
-        ({"return_progress": True}, "return_progress"),
         ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
         ({"id_slot": 2}, "id_slot"),
         ({"speculative.types": "ngram-mod"}, "speculative.types"),

@@ -234,3 +234,18 @@ def test_timings_of_every_token(server: World) -> None:
     counts = [chunk["timings"]["predicted_n"] for chunk in chunks[1:-2]]
     assert counts == sorted(counts)
     assert counts[-1] == 8
+
+
+def test_progress_of_the_prompt(server: World) -> None:
+    body = {"prompt": [98] * 400, "n_predict": 3, "stream": True, "return_progress": True}
+    chunks = events(server.http.post("/completion", json=body))
+    reports = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+    assert reports[0] == {"total": 400, "cache": 0, "processed": 0, "time_ms": 0}
+    processed = [report["processed"] for report in reports]
+    assert processed == sorted(set(processed))
+    assert processed[-1] == 400
+    assert len(processed) >= 3
+    again = events(server.http.post("/completion", json=body))
+    first = again[0]["prompt_progress"]
+    assert first["cache"] == first["processed"] == 399
+    assert "".join(chunk["content"] for chunk in again) == "".join(chunk["content"] for chunk in chunks)

@@ -29,6 +29,7 @@ class Alone:
             "grammar": None,
             "synth_rates": [],
             "draft_sampling": "greedy",
+            "report_progress": False,
         }
         begin = Begin(1, self.session, 1, 0, prompt_len, sampling, prompt_len, **{**defaults, **fields})
         return self.worker.handle(begin)
