@@ -186,7 +186,7 @@ TestWorkers.settings = settings(max_examples=settings.default.max_examples // 5,
 
 def test_a_new_text_makes_the_request_before_it_void() -> None:
     """Nobody answers what is no longer asked, and nothing of its draft is left."""
-    for worker in (TargetWorker(scripted()), DraftWorker(scripted())):
+    for worker in (TargetWorker(scripted(n_batch=4)), DraftWorker(scripted(n_batch=4))):
         alone = Alone(worker)
         alone.begin(4)
         text = list(b"Once upon")
@@ -194,7 +194,8 @@ def test_a_new_text_makes_the_request_before_it_void() -> None:
             worker.handle(alone.verify_request(text, list(b"xyz")))
         else:
             worker.handle(DraftRequest(*alone._prefix(text), 3, 0, 0.0, 0))
-        worker.step()
+        assert worker.step() == []
+        assert worker.n_waiting() == 1
         alone.rollback(text[:6])
         while worker.has_work():
             assert worker.step() == []
