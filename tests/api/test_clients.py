@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,3 +90,16 @@ def test_a_server_that_is_busy(small: tuple[World, Any]) -> None:
             ask()
         world.workers.paused = set()
         assert held.result().usage.completion_tokens == 4
+
+
+def test_the_program_llm(server: World, tmp_path: Path) -> None:
+    """Somebody else's command line, which knows nothing of us."""
+    pytest.importorskip("llm", reason="the package llm is not installed")
+    entry = {"model_id": "ours", "model_name": "ours", "api_base": f"{server.url}/v1"}
+    (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([entry]))  # JSON is YAML
+    environ = {**os.environ, "LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "none"}
+    command = [sys.executable, "-m", "llm", "-m", "ours", "-o", "max_tokens", "8", "-o", "temperature", "0", "Hi"]
+    done = subprocess.run(command, env=environ, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    answer = server.chat(max_tokens=8).json()["choices"][0]["message"]["content"]
+    assert done.stdout.decode().rstrip("\n") == answer.rstrip("\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import Any
 
 import httpx
@@ -175,3 +176,38 @@ def test_the_end_lets_running_requests_finish() -> None:
             assert world.chat().status_code == 503
             world.workers.paused = set()
             assert answer.result().json()["content"] == expected
+
+
+def test_two_hundred_at_once() -> None:
+    with serving("-np", "8", "--max-queued", "256") as world:
+        bodies = [{**LONG, "prompt": f"Number {i}", "n_predict": 4, "stream": i % 2 == 0} for i in range(200)]
+        with ThreadPoolExecutor(200) as pool:
+            answers = list(pool.map(lambda body: world.http.post("/completion", json=body), bodies))
+        assert [answer.status_code for answer in answers] == [200] * 200
+        world.wait(lambda: all_free(world))
+
+
+def test_two_hundred_clients_that_go_away_at_any_moment() -> None:
+    random = Random(1)
+    with serving("-np", "3", "--max-queued", "256", "-n", "-1", "--ctx-size", "4096") as world:
+        expected = world.http.post("/completion", json=LONG).json()["content"]
+        for i in range(200):
+            body = {**LONG, "prompt": "x" * random.randrange(1, 600), "n_predict": -1, "stream": i % 2 == 0}
+            connection = raw_post(world, random.choice(["/completion", "/v1/completions"]), body)
+            if i % 2 == 0 and random.random() < 0.5:
+                connection.recv(random.randrange(1, 3000))
+            connection.close()
+        world.wait(lambda: all_free(world))
+        assert world.http.post("/completion", json=LONG).json()["content"] == expected
+        assert world.http.get("/health").json() == {"status": "ok"}
+        incarnations = world.do(lambda: sorted(c.incarnation for c in world.service.connections))
+        assert incarnations == [1, 2]  # no worker was started again
+
+
+def test_a_slow_reader_holds_nobody_up() -> None:
+    with serving("-np", "2", "-n", "-1", "--ctx-size", "8192") as world:
+        slow = raw_post(world, "/completion", {**LONG, "n_predict": -1, "stream": True})
+        world.wait(lambda: any(live.session.generated for live in world.service.live.values()))
+        assert world.chat().status_code == 200
+        slow.close()
+        world.wait(lambda: all_free(world))
