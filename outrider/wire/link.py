@@ -67,7 +67,7 @@ class WorkerLink:
         return messages
 
     def _take(self, timeout_s: float | None) -> Message:
-        item = self._inbox.get(timeout_s != 0.0, timeout_s)
+        item = self._inbox.get(timeout_s is None or timeout_s > 0.0, timeout_s)
         if isinstance(item, BaseException):
             raise RuntimeError("the network thread has failed") from item
         return item

@@ -321,8 +321,14 @@ def test_the_size_is_bounded_on_both_sides() -> None:
 
 
 def test_an_array_longer_than_a_context_is_refused() -> None:
-    n = (1 << 20) + 1
-    refused(b"\x94\x15\x01\x02\xdd" + n.to_bytes(4, "big") + bytes(n))
+    n = 1 << 20
+    head, tail = encode(m.Process(1, 2, 3, 4, 5, 6, 0, [])).split(b"\x90")
+
+    def of_length(n: int) -> bytes:
+        return head + b"\xdd" + n.to_bytes(4, "big") + bytes(n) + tail
+
+    assert decode(of_length(n)) == m.Process(1, 2, 3, 4, 5, 6, 0, [0] * n)
+    assert f"max_array_len({n})" in refused(of_length(n + 1))  # before room was made for it
 
 
 @pytest.mark.parametrize("name", NAMES)
