@@ -6,6 +6,7 @@ Names are OpenAI's and llama-server's. `null` is a field that was not given.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,6 +15,8 @@ from msgspec import Meta, field
 
 from coordinator.api.errors import ApiError, bad_field
 from outrider.types import MAX_PROBS, MAX_TOKENS, Probability
+
+log = logging.getLogger("outrider.http")
 
 MAX_MESSAGES = 4096
 MAX_CHOICES = 16
@@ -42,6 +45,12 @@ UNSUPPORTED: dict[str, str] = {
 }
 #: Values of theirs that change nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {"top_n_sigma": (-1,), "adaptive_target": (-1,), "function_call": ("none",)}
+
+
+#: OpenAI's fields that name the sender, or something that is so here anyway.
+_NO_EFFECT = frozenset(
+    ("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier", "tool_choice", "modalities")
+) | {"parallel_tool_calls"}
 
 
 class StreamOptions(msgspec.Struct):
@@ -176,14 +185,18 @@ def parse(data: bytes, kind: type[BodyT]) -> BodyT:
         raise ApiError(400, f"the body must be a JSON object, not {type(tree).__name__}")
     _refuse_unsupported(tree)
     try:
-        return msgspec.convert({name: value for name, value in tree.items() if value is not None}, kind)
+        body = msgspec.convert({name: value for name, value in tree.items() if value is not None}, kind)
     except msgspec.ValidationError as error:
         raise _named(error) from None
+    _log_ignored(tree, kind)
+    return body
 
 
-def unknown_fields(data: Mapping[str, Any], kind: type[msgspec.Struct]) -> list[str]:
-    """Names that no endpoint knows; they are ignored."""
-    return sorted(set(data) - {f.encode_name for f in msgspec.structs.fields(kind)} - UNSUPPORTED.keys())
+def _log_ignored(tree: Mapping[str, Any], kind: type[Any]) -> None:
+    """Fields that nobody knows are let pass, but not in silence."""
+    known = {field.encode_name for field in msgspec.structs.fields(kind)} | UNSUPPORTED.keys() | _NO_EFFECT
+    for name in sorted(set(tree) - known)[:10]:
+        log.warning("ignored a field that is not known here: %.60r", name)
 
 
 def _refuse_unsupported(tree: Mapping[str, Any]) -> None:

@@ -222,6 +222,13 @@ def _is_loopback(address: str) -> bool:
         return host == "localhost"
 
 
+def _server_is_guarded(merged: Merged) -> Iterator[str]:
+    server = merged.config.server
+    beyond = [host for host in server.host if not _is_loopback(f"tcp://{host}:0")]
+    if server.port is not None and beyond and not server.api_key_file:
+        yield f"server.host {', '.join(beyond)}: anybody who reaches this machine can use it; give server.api_key_file"
+
+
 def _names_differ(merged: Merged) -> Iterator[str]:
     config = merged.config
     if has_draft_worker(config) and config.target.name == config.draft.name:
@@ -285,6 +292,7 @@ RULES: tuple[Rule, ...] = (
     _synthetic,
     _chat_needs_text,
     _listening,
+    _server_is_guarded,
     _names_differ,
     _reachable,
     _engine_reads,

@@ -107,8 +107,11 @@ def test_paths_and_methods(server: World) -> None:
     assert (embeddings.status_code, embeddings.json()["error"]["type"]) == (501, "not_supported_error")
 
 
-def test_unknown_fields_are_let_pass(server: World) -> None:
-    assert server.chat(metadata={"a": 1}, store=False, user="me").status_code == 200
+def test_unknown_fields_are_let_pass_and_logged(server: World, caplog: pytest.LogCaptureFixture) -> None:
+    assert server.chat(metadata={"a": 1}, store=False, user="me", **{"x\ny": 1}).status_code == 200
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "ignored a field that is not known here: 'x\\ny'"
+    ]
 
 
 # --- keys and origins ---------------------------------------------------------------------------------------------

@@ -8,17 +8,14 @@ _BY_NAME = (
     ("test_cors_proxy", "no proxy"),
     ("test_access_static_assets", "assets of llama-server's page"),
     ("test_metrics_embedding", "no embeddings"),
-    ("test_return_progress", "progress of the prompt is not reported"),
-    ("test_metrics_timings_on_prompt_progress", "progress of the prompt is not reported"),
-    ("test_with_ctx_shift", "contexts are not shifted"),
     ("test_load_split_model", "text of the model that the tests download"),
+    ("test_completion[", "number of tokens in the vocabulary of the model that the tests download"),
+    ("test_completion_stream[", "number of tokens in the vocabulary of the model that the tests download"),
+    ("test_completion_prompt_cache", "number of tokens in the vocabulary of the model that the tests download"),
+    ("test_chat_completion[", "number of tokens in the vocabulary of the model that the tests download"),
+    ("test_chat_completion_cached", "number of tokens in the vocabulary of the model that the tests download"),
 )
-_BY_MESSAGE = (
-    ("match_regex", "text of the model that the tests download"),
-    ("prompt_tokens", "number of tokens in its vocabulary"),
-    ("prompt_n", "number of tokens in its vocabulary"),
-    ("n_prompt", "number of tokens in its vocabulary"),
-)
+_BY_MESSAGE = (("match_regex", "text of the model that the tests download"),)
 
 
 def reason_of(name: str, message: str, skipped: bool) -> str:

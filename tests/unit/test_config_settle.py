@@ -235,3 +235,16 @@ def test_what_a_run_needs() -> None:
     with pytest.raises(ConfigError, match="a target model is needed"):
         require_target(settled().config)
     require_request(settled(TARGET, {"generation.prompt": ""}).config)
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        ({"server.port": "80", "server.host": "0.0.0.0"}, True),
+        ({"server.port": "80", "server.host": "::1,127.0.0.1,localhost"}, False),
+        ({"server.port": "80", "server.host": "0.0.0.0", "server.api_key_file": "keys"}, False),
+        ({"server.host": "0.0.0.0"}, False),
+    ],
+)
+def test_a_server_for_everybody_is_warned_about(values: dict[str, str], warned: bool) -> None:
+    assert ("anybody" in warnings(TARGET, values)) == warned
