@@ -27,6 +27,7 @@ def test_a_chat_on_a_desktop_and_on_a_phone(server: World, tmp_path: Path, width
         assert page.evaluate("document.querySelectorAll('.message span.accepted').length") > 3
         assert page.evaluate("document.querySelectorAll('.message span.own').length") > 3
         assert page.evaluate("document.querySelectorAll('#rounds > div').length") > 3
+        assert page.evaluate("[...document.querySelectorAll('#rounds i')].filter(i => i.offsetHeight).length") > 3
         assert page.evaluate("document.querySelectorAll('#positions > div').length") == 3
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.evaluate("document.querySelectorAll('.error').length") == 0
