@@ -13,7 +13,7 @@ from outrider.engine.numpy_llama import NumpyEngine
 from outrider.engine.options import EngineOptions
 from tests.crowd import Crowd, caches_are_exact
 from tests.harness import make_request
-from tests.model.test_lossless import smollm2
+from tests.model.test_lossless import MINI_DRAFT, smollm2
 
 pytestmark = pytest.mark.model
 
@@ -66,9 +66,9 @@ def test_sixteen_sequences_on_the_llama_engine() -> None:
     from outrider.engine.llama_engine import LlamaEngine
     from tests.model.llama_kit import need_kernels_for
 
-    need_kernels_for(smollm2())
+    need_kernels_for(MINI_DRAFT)
     options = EngineOptions(n_ctx=2048, n_seq=16, cache_type_k="f32", cache_type_v="f32", flash_attn="off")
-    engines: list[Engine] = [LlamaEngine(smollm2(), options) for _ in range(2)]
+    engines: list[Engine] = [LlamaEngine(MINI_DRAFT, options) for _ in range(2)]
     try:
         sessions = run_crowd(engines, 24, n_predict=2000, n_max=4, cancels=0.0002)
     finally:
