@@ -21,7 +21,7 @@ from types import TracebackType
 from outrider.errors import SendError
 from outrider.wire.base import Dealer
 from outrider.wire.codec import encode
-from outrider.wire.link_state import LinkState
+from outrider.wire.link_state import MAX_SILENT_BEATS, LinkState
 from outrider.wire.messages import PROTOCOL_VERSION, Failure, Heartbeat, Hello, Message, Shutdown, Welcome
 from outrider.wire.waker import Waker
 
@@ -41,10 +41,18 @@ class WorkerLink:
     `max_inbox` wait for a work thread that is stuck (the coordinator asks again); and what the dealer counts.
     """
 
-    def __init__(self, dealer: Dealer, hello: Hello, *, hello_every_s: float = 0.5, max_inbox: int = 1024) -> None:
+    def __init__(
+        self,
+        dealer: Dealer,
+        hello: Hello,
+        *,
+        hello_every_s: float = 0.5,
+        max_silent_beats: int = MAX_SILENT_BEATS,
+        max_inbox: int = 1024,
+    ) -> None:
         self.counts = dealer.counts
         self._dealer, self._hello, self._max_inbox = dealer, hello, max_inbox
-        self._state = LinkState(hello_every_s)
+        self._state = LinkState(hello_every_s, max_silent_beats)
         self._n_connects = 0
         self._inbox: queue.SimpleQueue[Message | BaseException] = queue.SimpleQueue()
         self._outbox: deque[tuple[int, bytes]] = deque()

@@ -24,12 +24,12 @@ Meaning = Literal["forward", "handled", "stale", "foreign"]
 class LinkState:
     """`incarnation` is the number of the connection, 0 while there is none."""
 
-    def __init__(self, hello_every_s: float) -> None:
+    def __init__(self, hello_every_s: float, max_silent_beats: int = MAX_SILENT_BEATS) -> None:
         self.incarnation = 0
         self.refused = False
         self.n_silences = 0
         self._connected = False
-        self._hello_every_s = hello_every_s
+        self._hello_every_s, self._max_silent_beats = hello_every_s, max_silent_beats
         self._heartbeat_s = hello_every_s
         self._next_word = math.inf
         self._silent_after = math.inf
@@ -52,7 +52,7 @@ class LinkState:
         """
         meaning = self._meaning(message, now)
         if self.incarnation:
-            self._silent_after = now + MAX_SILENT_BEATS * self._heartbeat_s
+            self._silent_after = now + self._max_silent_beats * self._heartbeat_s
         return meaning
 
     def _meaning(self, message: Message, now: float) -> Meaning:
