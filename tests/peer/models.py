@@ -18,7 +18,7 @@ WORDS = """
 Hello World Once upon time boy dog cat house tree sun moon water friend happy small long story day night good mother father
 play played went saw said where when red green yellow song sing walk walked park ball toy love loved found look looked smile
 smiled run ran jump jumps quick brown fox over lazy meaning life believe capital France Write joke about AI from prompt
-which will not truncated This test 1 2 3 4 5 6 7 8 9 0 Book Hey best What system user assistant music lyrics
+which will not truncated This 1 2 3 4 5 6 7 8 9 0 Book Hey best What system user assistant music lyrics
 """.split()  # noqa: SIM905
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

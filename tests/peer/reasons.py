@@ -8,6 +8,7 @@ _BY_NAME = (
     ("test_cors_proxy", "no proxy"),
     ("test_access_static_assets", "assets of llama-server's page"),
     ("test_metrics_embedding", "no embeddings"),
+    ("test_return_progress", "number of tokens in the vocabulary of the model that the tests download"),
     ("test_load_split_model", "text of the model that the tests download"),
     ("test_completion[", "number of tokens in the vocabulary of the model that the tests download"),
     ("test_completion_stream[", "number of tokens in the vocabulary of the model that the tests download"),
