@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from coordinator.auto import make_session
 from coordinator.schedule import Lockstep, Schedule
-from coordinator.session import Phase, Request, Send, Session
+from coordinator.session import Phase, Request, Send, Session, WakeAt
 from draft_worker.worker import DraftWorker
 from outrider.engine.base import Engine
 from outrider.wire.messages import SessionMessage
@@ -41,6 +42,8 @@ class Crowd:
         self._schedule = schedule or Lockstep()
         self._check = check
         self._queue: deque[tuple[Session, Send]] = deque()
+        self._wakes: dict[int, float] = {}  # session -> when it wants to be woken
+        self._now = 0.0
 
     def run(self, requests: Sequence[Request]) -> list[Session]:
         """Finished sessions, in the order of the requests."""
@@ -51,24 +54,39 @@ class Crowd:
             while todo and len(self.live) < n_seq:
                 sessions.append(self._start(todo.popleft()))
             self._deliver()
-            for worker in self.workers.values():
-                if worker.has_work():
-                    for reply in worker.step():
-                        self._receive(reply)
+            busy = [worker for worker in self.workers.values() if worker.has_work()]
+            for worker in busy:
+                for reply in worker.step():
+                    self._receive(reply)
+            if not busy and not self._queue:
+                self._wake()
         self._deliver()
         return sessions
 
     def _start(self, request: Request) -> Session:
-        session = self.live[request.session] = Session(request, self._schedule)
+        session = self.live[request.session] = make_session(request, self._schedule)
         for incarnation, (role, worker) in enumerate(self.workers.items(), 1):
             session.worker_ready(role, incarnation, worker.engine.facts)  # type: ignore[arg-type]
-        self._take(session, session.start(0.0))
+        self._take(session, session.start(self._now))
         return session
 
     def _take(self, session: Session, commands: Sequence[object]) -> None:
-        self._queue.extend((session, command) for command in commands if isinstance(command, Send))
+        number = session.request.session
+        for command in commands:
+            if isinstance(command, Send):
+                self._queue.append((session, command))
+            elif isinstance(command, WakeAt):
+                self._wakes[number] = command.time
         if session.phase is Phase.DONE:
-            self.live.pop(session.request.session, None)
+            self.live.pop(number, None)
+            self._wakes.pop(number, None)
+
+    def _wake(self) -> None:
+        """Nothing else happens: time goes on to the next wish."""
+        if self._wakes:
+            number = min(self._wakes, key=lambda number: self._wakes[number])
+            self._now = max(self._now, self._wakes.pop(number))
+            self._take(self.live[number], self.live[number].wake(self._now))
 
     def _deliver(self) -> None:
         while self._queue:
@@ -76,7 +94,7 @@ class Crowd:
             for reply in self.workers[send.role].handle(send.message):
                 self._receive(reply)
             if session.phase is not Phase.DONE and self._random.random() < self._cancels:
-                self._take(session, session.cancel(0.0))
+                self._take(session, session.cancel(self._now))
 
     def _receive(self, reply: object) -> None:
         assert isinstance(reply, SessionMessage)
@@ -84,7 +102,7 @@ class Crowd:
         if session is None:
             return
         n_before = len(session.generated)
-        self._take(session, session.handle(reply, 0.0))
+        self._take(session, session.handle(reply, self._now))
         if self._check is not None and len(session.generated) > n_before:
             self._check(self, session)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.overlap import Overlap
+from coordinator.schedule import Lockstep
 from outrider.types import SamplingParams
 from tests.crowd import Crowd, caches_are_exact
 from tests.harness import make_request, plain, scripted
@@ -18,14 +20,14 @@ def requests(n: int, n_predict: int = 60, **options: object) -> list:  # type: i
     ]
 
 
+@pytest.mark.parametrize("schedule", [Lockstep, Overlap])
 @pytest.mark.parametrize("checkpoint", [0, 1])
 @pytest.mark.parametrize("disagree", [0, 25])
-def test_survivors_equal_solo_runs(checkpoint: int, disagree: int) -> None:
+def test_survivors_equal_solo_runs(checkpoint: int, disagree: int, schedule: type[Lockstep] | type[Overlap]) -> None:
     wanted = requests(30)
     script = f"seed=3,checkpoint={checkpoint}"
-    crowd = Crowd(
-        scripted(script, n_seq=3), scripted(f"{script},disagree={disagree}", n_seq=3), cancels=0.015, seed=disagree
-    )
+    target, draft = scripted(script, n_seq=3), scripted(f"{script},disagree={disagree}", n_seq=3)
+    crowd = Crowd(target, draft, cancels=0.01, seed=disagree, schedule=schedule())
     sessions = crowd.run(wanted)
     finished = [session for session in sessions if session.finish_reason != "cancelled"]
     assert 5 < len(finished) < 28

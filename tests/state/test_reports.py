@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from coordinator.assemble import make_request as configured
-from coordinator.overlap import make_session
+from coordinator.auto import make_session
 from coordinator.result import result, summary
 from coordinator.schedule import Lockstep
 from coordinator.service import check_prompt
