@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
 import msgspec
@@ -56,8 +56,9 @@ class DraftWorker(SlotWorker[DraftSlot]):
 
     role = "draft"
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, clock: Callable[[], int] = perf_counter_ns) -> None:
         super().__init__(engine)
+        self._clock = clock  # nanoseconds
         self.chunk = ChunkSize(engine.n_batch)
         self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
 
@@ -121,12 +122,12 @@ class DraftWorker(SlotWorker[DraftSlot]):
         """One decode for all slots that miss rows, and the drafts that it finished."""
         slots = [slot for slot in self.bound_slots() if self.missing(slot)]
         n_rows = sum(len(self.missing(slot)) for slot in slots)
-        start = perf_counter_ns()
+        start = self._clock()
         try:
             finished = step(self.engine, slots, self.chunk.rows)
         except EngineError as error:
             return [reply for slot in slots for reply in self._drop_rows(slot, error)]
-        elapsed_us = (perf_counter_ns() - start) // 1000
+        elapsed_us = (self._clock() - start) // 1000
         self.chunk.observe(min(n_rows, self.chunk.rows), elapsed_us)
         for slot in slots:
             slot.decode_us += elapsed_us

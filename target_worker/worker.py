@@ -97,8 +97,9 @@ class TargetWorker(SlotWorker[TargetSlot]):
 
     role = "target"
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, clock: Callable[[], int] = perf_counter_ns) -> None:
         super().__init__(engine)
+        self._clock = clock  # nanoseconds
         self.chunk = ChunkSize(engine.n_batch)
         self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
         self.grammars = Grammars(engine.tokenizer, engine.n_vocab, self.eog)
@@ -158,12 +159,12 @@ class TargetWorker(SlotWorker[TargetSlot]):
         if not work:
             return []
         spans = [span for _, span in work]
-        start = perf_counter_ns()
+        start = self._clock()
         try:
             output = self.engine.decode(spans)
         except EngineError as error:
             return [reply for slot, _ in work for reply in self.drop_rows(slot, error)]
-        elapsed_us = (perf_counter_ns() - start) // 1000
+        elapsed_us = (self._clock() - start) // 1000
         self.chunk.observe(sum(len(span.tokens) for span in spans), elapsed_us)
         replies: list[Message] = []
         row = 0

@@ -9,13 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.auto import make_session
+from coordinator.instructions import Send, WakeAt
+from coordinator.request import Request
 from coordinator.schedule import Lockstep, Schedule
-from coordinator.session import Phase, Request, Send, Session, WakeAt
+from coordinator.session import Phase, Session
 from draft_worker.worker import DraftWorker
 from outrider.engine.base import Engine
 from outrider.wire.messages import SessionMessage
 from outrider.worker.slots import SlotWorker
 from target_worker.worker import TargetWorker
+from tests.harness import ticking
 
 Check = Callable[["Crowd", Session], None]
 
@@ -36,7 +39,10 @@ class Crowd:
         schedule: Schedule | None = None,
         check: Check | None = None,
     ) -> None:
-        self.workers: dict[str, SlotWorker[Any]] = {"target": TargetWorker(target), "draft": DraftWorker(draft)}
+        self.workers: dict[str, SlotWorker[Any]] = {
+            "target": TargetWorker(target, ticking()),
+            "draft": DraftWorker(draft, ticking()),
+        }
         self.live: dict[int, Session] = {}
         self._cancels, self._random = cancels, random.Random(seed)
         self._schedule = schedule or Lockstep()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from coordinator.auto import make_session
@@ -25,13 +26,18 @@ def scripted(script: str = "", **options: Any) -> ScriptedEngine:
     return ScriptedEngine(f"scripted:{script}", **options)
 
 
+def ticking(step_ns: int = 1_000_000) -> Callable[[], int]:
+    """A clock that goes on by a millisecond whenever it is read: every decode takes that long, on any machine."""
+    return count(0, step_ns).__next__
+
+
 class Pair:
     """A target and perhaps a draft worker; `run` takes one request to its end."""
 
     def __init__(self, target: Engine, draft: Engine | None = None) -> None:
-        self.workers: dict[str, SlotWorker[Any]] = {"target": TargetWorker(target)}
+        self.workers: dict[str, SlotWorker[Any]] = {"target": TargetWorker(target, ticking())}
         if draft is not None:
-            self.workers["draft"] = DraftWorker(draft)
+            self.workers["draft"] = DraftWorker(draft, ticking())
         self.sent: list[tuple[str, Message]] = []
         self.texts: list[str] = []
         self.finished: Finished | None = None
