@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import TypeVar
 
+from outrider.wire.messages import Heartbeat
 from outrider.wire.transport import ClientKeys, DealerTransport, RouterTransport
 
 T = TypeVar("T")
+_PROBE = Heartbeat(0, 0, 0)
 #: Far beyond what anything takes; only a failing test waits so long.
 PATIENCE_S = 20.0
 
@@ -32,9 +34,11 @@ class Ends:
         self._stack, self.router = stack, router
 
     def dealer(self, keys: ClientKeys | None = None, *, hwm: int = 512) -> DealerTransport:
-        """A new dealer; the router is served until the connection stands."""
+        """A new dealer; the router is served until both ends know of the connection."""
         dealer = self.unconnected(keys, hwm=hwm)
         poll_for(lambda: self.served(dealer))
+        dealer.send(_PROBE)
+        assert self.router.recv(PATIENCE_S) == (dealer.identity, _PROBE)
         return dealer
 
     def unconnected(self, keys: ClientKeys | None = None, *, hwm: int = 512) -> DealerTransport:
