@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.instructions import Emit
+from coordinator.request import Request
 from coordinator.service import Service, check_prompt
-from coordinator.session import Emit, Request, Session
+from coordinator.session import Session
 from coordinator.shift import joined, shifted
 from outrider.errors import BusyError, OutriderError, WorkerLostError
 from outrider.speculators.chain import Chain

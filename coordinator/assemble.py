@@ -11,9 +11,9 @@ import msgspec
 from coordinator.auto import Auto
 from coordinator.launcher import Launcher
 from coordinator.overlap import Overlap
+from coordinator.request import Request
 from coordinator.schedule import Lockstep, Schedule, SpeculationSettings
 from coordinator.service import Limits, Service
-from coordinator.session import Request
 from coordinator.signals import Signals
 from outrider.config import Config, Worker, has_draft_worker, to_json, why_off
 from outrider.config.convert import speculator_params

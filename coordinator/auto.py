@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from coordinator.costs import Average, Costs
+from coordinator.instructions import Command
 from coordinator.overlap import FIRST_WAIT_S, LOOKAHEAD_ROUNDS, Overlap, OverlapSession
+from coordinator.request import Request
 from coordinator.schedule import Schedule
-from coordinator.session import Command, Request, Session
+from coordinator.session import Session
 from outrider.speculators.chain import Chain
 from outrider.wire.messages import Verdict
 

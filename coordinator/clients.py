@@ -7,9 +7,9 @@ from typing import Any
 
 from coordinator.admission import Admission, Ticket
 from coordinator.assemble import load_tables, make_request, make_session_chain
+from coordinator.instructions import Emit
 from coordinator.result import to_json
 from coordinator.service import Service
-from coordinator.session import Emit
 from coordinator.workers import Connection
 from outrider.config import Config
 from outrider.config.request import apply_request

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 from coordinator.ahead import Ahead
 from coordinator.costs import Acceptance, Costs
+from coordinator.instructions import Command, Send, WakeAt
+from coordinator.replies import answers, may_ask_again
+from coordinator.request import Request
 from coordinator.schedule import RoundPlan, Schedule, SpeculationSettings
-from coordinator.session import MODEL, Command, Phase, Request, Send, Session, WakeAt, answers, may_ask_again
+from coordinator.session import MODEL, Phase, Session
 from outrider.speculators.chain import Chain
 from outrider.types import WorkerRole
 from outrider.wire.messages import DraftRequest, DraftTokens, Failure, Message, SessionMessage, Verdict

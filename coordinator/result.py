@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.session import Part, Session
+from coordinator.instructions import Part
+from coordinator.session import Session
 
 
 def result(session: Session) -> dict[str, Any]:

@@ -18,10 +18,12 @@ from time import monotonic
 from typing import Any, Protocol
 
 from coordinator.auto import make_session
+from coordinator.instructions import Emit, Finished, Send, WakeAt
 from coordinator.launcher import Launcher, WorkerProcess, open_pidfd
+from coordinator.request import Request
 from coordinator.result import result
 from coordinator.schedule import Schedule
-from coordinator.session import Emit, Finished, Request, Send, Session, WakeAt
+from coordinator.session import Session
 from coordinator.vocab_check import VocabCheck
 from coordinator.workers import Connection, Connections, refusal
 from outrider.errors import (

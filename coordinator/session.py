@@ -12,19 +12,22 @@ The attributes belong together: change them only through the methods of the firs
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
-from coordinator.schedule import RoundPlan, Schedule, SpeculationSettings
+from coordinator.counts import Counts
+from coordinator.instructions import Command, Emit, Finished, FinishReason, Part, Send
+from coordinator.replies import answers, may_ask_again
+from coordinator.request import Request
+from coordinator.schedule import RoundPlan, Schedule
 from coordinator.text import TextStream
 from outrider.decoding.limits import draft_budget
 from outrider.decoding.stats import RequestStats, SpecStats, tested
 from outrider.history import History
 from outrider.speculators.chain import Chain, Member
 from outrider.speculators.session import SessionSpeculators
-from outrider.types import Grammar, ModelFacts, SamplingParams, TokenLogprobs, WorkerRole
+from outrider.types import ModelFacts, WorkerRole
 from outrider.wire.messages import (
     MAX_DRAFT,
     Accept,
@@ -44,13 +47,6 @@ from outrider.wire.messages import (
 )
 
 MODEL = "draft-simple"
-FinishReason = Literal["stop", "length", "cancelled", "error"]
-
-#: Failures in a row after which a draft is left alone, and a target gives the request up.
-MAX_DRAFT_FAILURES = 3
-MAX_TARGET_FAILURES = 2
-#: Times in a row that a worker may say that it has missed something.
-MAX_MISSED = 100
 
 
 class Phase(Enum):
@@ -58,75 +54,6 @@ class Phase(Enum):
     DRAFTING = "drafting"
     VERIFYING = "verifying"
     DONE = "done"
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Give this message to the worker of that role."""
-
-    role: WorkerRole
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One committed token: the bytes it adds to the text, and the text that it released (which may lag behind)."""
-
-    token: int
-    piece: bytes
-    text: str
-    logprobs: TokenLogprobs | None = None
-    accepted: bool = False  # a draft had it
-
-
-@dataclass(frozen=True, slots=True)
-class Emit:
-    """New text for the client, and the tokens committed since the last Emit (the text may lag behind them)."""
-
-    text: str
-    tokens: tuple[int, ...]
-    parts: tuple[Part, ...] = ()
-    n_held: int | None = None  # instead of text: so many tokens of the prompt are read
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The session is over. `error` is the one line that explains finish_reason "error", `code` its kind if a worker
-    told it ("bad_request": the request can never be served as asked)."""
-
-    reason: FinishReason
-    error: str | None = None
-    code: FailureCode | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WakeAt:
-    """Call `wake` at this time, unless something else happens before."""
-
-    time: float
-
-
-Command = Send | Emit | Finished | WakeAt
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a client asked for, with everything resolved. `prompt` is not empty and shorter than the target's n_ctx."""
-
-    session: int
-    prompt: Sequence[int]
-    sampling: SamplingParams
-    n_predict: int  # -1: until the text ends or the context is full
-    prediction: Sequence[int] = ()  # what the answer may repeat in parts: searched by speculators without a model
-    stops: Sequence[str] = ()
-    speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
-    choice: int = 0
-    row_hashes: bool = False
-    cache_prompt: bool = True  # rows of an earlier request may serve this one
-    grammar: Grammar | None = None
-    report_progress: bool = False  # Emit how far the prompt is read
-    text_goes_on: bool = False  # a full context is not the end of the text (`coordinator/shift.py`)
-    text: TextStream | None = None  # what it goes on with
 
 
 @dataclass(slots=True)
@@ -137,48 +64,6 @@ class Peer:
     facts: ModelFacts
     begun: bool = False
     known_len: int = 0  # committed tokens that it has been told
-
-
-@dataclass(slots=True)
-class Counts:
-    """What happened so far. `draft_n` counts drafted tokens that the target really tested, committed or not."""
-
-    rounds: int = 0
-    draft_n: int = 0
-    draft_n_accepted: int = 0
-    drafted_per_pos: list[int] = field(default_factory=list)
-    accepted_per_pos: list[int] = field(default_factory=list)
-    n_verified: int = 0  # draft tokens that the target sampled too, those behind a stop included
-    n_dropped: int = 0  # drafted and withheld by the draft worker (n_min)
-    n_stale: int = 0  # replies that did not belong to the request at hand
-    n_resent: int = 0
-    n_cached: int = 0  # prompt rows that the target's cache held already
-    draft_decode_us: int = 0
-    target_decode_us: int = 0
-
-    def add_round(self, n_drafted: int, n_accepted: int) -> None:
-        self.rounds += 1
-        self.draft_n += n_drafted
-        self.draft_n_accepted += n_accepted
-        for per_pos, n in ((self.drafted_per_pos, n_drafted), (self.accepted_per_pos, n_accepted)):
-            per_pos.extend([0] * (n_drafted - len(per_pos)))
-            for position in range(n):
-                per_pos[position] += 1
-
-
-def may_ask_again(role: WorkerRole, failure: Failure, n_failures: int) -> bool:
-    """Can the same request succeed now, after `n_failures` in a row?
-
-    A worker that lacks a prefix or a session only missed a message; an engine that fails may do so for good.
-    """
-    if failure.code == "engine":
-        return n_failures <= (MAX_TARGET_FAILURES if role == "target" else MAX_DRAFT_FAILURES)
-    return failure.code in ("missing_prefix", "unknown_session") and n_failures <= MAX_MISSED
-
-
-def answers(reply: SessionMessage, request: SessionMessage) -> bool:
-    """Does a reply repeat the five numbers of this request?"""
-    return all(getattr(reply, name) == getattr(request, name) for name in SessionMessage.__struct_fields__)
 
 
 class Session:

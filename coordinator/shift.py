@@ -14,7 +14,8 @@ from typing import Any
 
 from msgspec.structs import replace as struct_replace
 
-from coordinator.session import Request, Session
+from coordinator.request import Request
+from coordinator.session import Session
 
 #: Sessions of one request differ in their streams of random numbers: positions come again.
 _CHOICE_STEP = 1 << 16

@@ -8,8 +8,10 @@ from itertools import count
 from typing import Any
 
 from coordinator.auto import make_session
+from coordinator.instructions import Emit, Finished, Send, WakeAt
+from coordinator.request import Request
 from coordinator.schedule import Lockstep, Schedule, SpeculationSettings
-from coordinator.session import Emit, Finished, Request, Send, Session, WakeAt
+from coordinator.session import Session
 from draft_worker.worker import DraftWorker
 from outrider.engine.base import Engine
 from outrider.engine.scripted import ScriptedEngine

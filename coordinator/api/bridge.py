@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from coordinator.admission import Admission, Ticket
 from coordinator.api.errors import ApiError, from_answer, from_error
+from coordinator.instructions import Emit
+from coordinator.request import Request
 from coordinator.service import Service
-from coordinator.session import Emit, Request
 from outrider.errors import OutriderError, ProtocolError, RequestError
 from outrider.speculators.chain import Chain
 from outrider.wire.messages import Message

@@ -23,7 +23,8 @@ from coordinator.api.responses import Head, Native, Object
 from coordinator.api.state import Api
 from coordinator.api.streams import DONE, EventStream, Json, event, while_connected
 from coordinator.assemble import make_session_chain
-from coordinator.session import Emit, Part, Request
+from coordinator.instructions import Emit, Part
+from coordinator.request import Request
 from outrider.config import Config
 
 log = logging.getLogger("outrider.http")

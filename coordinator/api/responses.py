@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
 
-from coordinator.session import Part
+from coordinator.instructions import Part
 
 Object = dict[str, Any]
 

@@ -11,7 +11,7 @@ import msgspec
 from coordinator.api.errors import bad_field, from_error
 from coordinator.api.requests import Generate, grammar_of
 from coordinator.assemble import make_request
-from coordinator.session import Request
+from coordinator.request import Request
 from coordinator.shift import is_shiftable
 from outrider.config import Config, new_seed
 from outrider.errors import OutriderError

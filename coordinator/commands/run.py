@@ -11,8 +11,8 @@ from typing import Any
 from coordinator.assemble import Interrupted, load_tables, make_request, make_session_chain, running
 from coordinator.commands.client import execute as execute_remote
 from coordinator.commands.output import Output, report
+from coordinator.request import Request
 from coordinator.service import Service
-from coordinator.session import Request
 from coordinator.signals import Signals
 from outrider.config import Config
 from outrider.errors import ConfigError, OutriderError

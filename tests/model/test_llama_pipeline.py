@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
-from coordinator.session import Request, Session
+from coordinator.request import Request
+from coordinator.session import Session
 from outrider.engine.base import Output, Span
 from outrider.engine.llama_engine import LlamaEngine
 from outrider.types import SamplingParams

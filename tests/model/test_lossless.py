@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.session import Request, Session
+from coordinator.request import Request
+from coordinator.session import Session
 from outrider.engine.base import Engine
 from outrider.engine.numpy_llama import NumpyEngine
 from outrider.types import SamplingParams

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.instructions import Finished
 from coordinator.overlap import Overlap
 from coordinator.schedule import Lockstep
-from coordinator.session import Finished
 from outrider.engine.scripted import EOS
 from outrider.types import Grammar, SamplingParams
 from outrider.wire.messages import Failure

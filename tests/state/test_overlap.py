@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from coordinator.ahead import Ahead
 from coordinator.auto import Auto, Choice, Chooser, make_session, predict
 from coordinator.costs import Calibration, Costs
+from coordinator.instructions import Emit, Finished, Send, WakeAt
 from coordinator.overlap import Overlap
 from coordinator.schedule import Lockstep
-from coordinator.session import Emit, Finished, Send, Session, WakeAt
+from coordinator.session import Session
 from outrider.types import SamplingParams
 from outrider.wire.messages import Message, Verdict
 from tests.harness import GREEDY, Pair, make_request, plain, scripted

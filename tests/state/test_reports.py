@@ -12,10 +12,11 @@ import pytest
 
 from coordinator.assemble import make_request as configured
 from coordinator.auto import make_session
+from coordinator.request import Request
 from coordinator.result import result, summary
 from coordinator.schedule import Lockstep
 from coordinator.service import check_prompt
-from coordinator.session import Request, Session
+from coordinator.session import Session
 from draft_worker.worker import DraftWorker
 from outrider.config import Config, Draft, Speculative, Target, apply_request
 from outrider.engine.base import Output, Span

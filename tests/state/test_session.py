@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordinator.instructions import Finished, Send
 from coordinator.schedule import Lockstep
-from coordinator.session import Finished, Phase, Send, Session
+from coordinator.session import Phase, Session
 from outrider.speculators.factory import make_chain
 from outrider.speculators.types import SpeculatorParams
 from outrider.types import ModelFacts
