@@ -78,13 +78,14 @@ class Connections:
     def _obstacle(self, peer: bytes, hello: Hello) -> str | None:
         if hello.protocol != PROTOCOL_VERSION:
             return f"{hello.name} speaks protocol {hello.protocol}, this coordinator speaks {PROTOCOL_VERSION}"
-        if hello.role != "client":
-            role = self._expected.get(hello.name)
-            if role is None:
-                names = ", ".join(sorted(self._expected)) or "none"
-                return f"no worker named {hello.name!r} is configured (names: {names})"
-            if role != hello.role:
-                return f"{hello.name!r} is configured as {role} worker, it came as {hello.role} worker"
+        if hello.role == "client":
+            return None  # any number may come, also with one key
+        role = self._expected.get(hello.name)
+        if role is None:
+            names = ", ".join(sorted(self._expected)) or "none"
+            return f"no worker named {hello.name!r} is configured (names: {names})"
+        if role != hello.role:
+            return f"{hello.name!r} is configured as {role} worker, it came as {hello.role} worker"
         taken = next((c for c in self._by_peer.values() if c.name == hello.name and c.peer != peer), None)
         if taken is not None:
             return f"the name {hello.name!r} is in use by process {taken.pid}"

@@ -108,7 +108,7 @@ def test_signals_end_all_three_without_a_traceback(cli: Cli, number: int, code: 
         if ready:
             run.first_byte()
         kill(run.pid, number)
-        actual, _, err = run.end(5)
+        actual, _, err = run.end()
     assert actual == code
     assert "Traceback" not in err
 

@@ -51,6 +51,13 @@ def test_a_name_in_use_is_refused_and_the_first_works_on() -> None:
     assert connections.heard(b"one", first.incarnation, 1.0) is first
 
 
+def test_clients_may_share_a_name() -> None:
+    connections = table()
+    one = connect(connections, b"one", name="c", role="client")
+    assert connect(connections, b"two", name="c", role="client") is not one
+    assert connections.of_peer(b"one") is one
+
+
 def test_greeting_again_starts_anew() -> None:
     connections = table()
     first = connect(connections)
