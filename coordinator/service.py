@@ -282,7 +282,7 @@ class Service:
     def _on_hello(self, peer: bytes, hello: Hello, now: float) -> None:
         answer, before = self.connections.hello(peer, hello, now)
         if before is not None:
-            self._forget(before, "it greeted again")
+            self._forget(before, "it greeted again", comes_back=True)
         if isinstance(answer, Failure):
             log.warning("refused: %s", answer.reason)
         else:
@@ -417,7 +417,8 @@ class Service:
             self.fatal = error
         self._watch()
 
-    def _forget(self, connection: Connection, why: str) -> None:
+    def _forget(self, connection: Connection, why: str, *, comes_back: bool = False) -> None:
+        """This connection is over. `comes_back`: the same process has greeted again, and is ready in a moment."""
         self.connections.drop(connection)
         if connection.role == "client":
             if self.clients is not None:
@@ -430,7 +431,7 @@ class Service:
                 on_error(WorkerLostError(f"target worker {connection.name!r} lost: {why}"))
         for live in list(self.live.values()):
             self._run(live, live.session.worker_lost(connection.worker_role, why, self.clock()))
-            if connection.role == "target" and not self.keep_target:
+            if connection.role == "target" and not (self.keep_target or comes_back):
                 self.cancel(live.session.request.session, "error", f"target worker {connection.name!r} lost: {why}")
 
     def _watch(self) -> None:

@@ -49,9 +49,9 @@ def welcome(link: WorkerLink, timeout_s: float | None = None) -> int:
         raise ConfigError(f"no coordinator answers within {timeout_s:g} s; is it running, and is this its address?")
     for message in messages:
         check_admitted(message)
-        if isinstance(message, Welcome):
-            return message.incarnation
-    return welcome(link, timeout_s)
+    # Two greetings may have been under way: the last answer counts.
+    incarnations = [message.incarnation for message in messages if isinstance(message, Welcome)]
+    return incarnations[-1] if incarnations else welcome(link, timeout_s)
 
 
 def check_admitted(message: Message) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from outrider.connect import check_admitted
+from outrider.errors import ProtocolError
 from outrider.wire.messages import Failure, Message, Ready, Shutdown, Welcome
+from outrider.worker.replies import failure
 from outrider.worker.slots import SlotWorker
 
 log = logging.getLogger("outrider.worker")
@@ -43,10 +46,17 @@ def work(link: Link, worker: SlotWorker[Any], incarnation: int) -> None:
                 case _ if getattr(message, "incarnation", incarnation) != incarnation:
                     log.debug("dropped a %s of an earlier connection", type(message).__name__)
                 case _:
-                    for reply in worker.handle(message):
-                        link.send(reply)
+                    send_all(link, worker.handle(message))
             link.report(worker.n_waiting())
         if worker.has_work():
-            for reply in worker.step():
-                link.send(reply)
+            send_all(link, worker.step())
             link.report(worker.n_waiting())
+
+
+def send_all(link: Link, replies: Sequence[Message]) -> None:
+    """Send replies; one that is not valid (an engine that computes no numbers) becomes the failure of its request."""
+    for reply in replies:
+        try:
+            link.send(reply)
+        except ProtocolError as error:
+            link.send(failure(reply, "engine", f"the worker made an invalid reply: {error}"))
