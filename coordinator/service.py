@@ -212,7 +212,8 @@ class Service:
             if received is None:
                 break
             self._on_message(*received)
-        self._on_deaths()
+        if ready & self._pidfds.keys() or len(self._pidfds) < self._n_children():
+            self._on_deaths()
         self._on_time()
         return ready - self._pidfds.keys()
 
@@ -389,6 +390,9 @@ class Service:
         if self.launcher is not None and (due := self.launcher.next_due()) is not None and due <= now:
             self.launcher.start_due(now)
             self._watch()
+
+    def _n_children(self) -> int:
+        return 0 if self.launcher is None else len(self.launcher.workers)
 
     def _on_deaths(self) -> None:
         if self.launcher is None:

@@ -383,14 +383,15 @@ class Session:
         self.row_hashes += verdict.row_hashes[:n_committed]
         self.parts += parts
         released = "".join(part.text for part in parts)
-        commands: list[Command] = [Emit(released, tuple(verdict.tokens[:n_committed]), tuple(parts))]
-        if reason is not None:
-            return commands + self._finish(reason, now)
-        return commands + self._go_on(verdict, n_accepted, now)
+        emit = Emit(released, tuple(verdict.tokens[:n_committed]), tuple(parts))
+        commands = self._finish(reason, now) if reason is not None else self._go_on(verdict, n_accepted, now)
+        # The workers go on while the text is delivered; only what ends the session comes after it.
+        return [emit, *commands] if self.phase is Phase.DONE else [*commands, emit]
 
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
         """The text does not end here: on to the next round."""
-        return self._tell_draft(n_accepted) + self._start_round(now)
+        rollback, accept = self._tell_draft(n_accepted)
+        return [*rollback, *self._start_round(now), *(accept if self.phase is not Phase.DONE else [])]
 
     def _commit(self, verdict: Verdict) -> tuple[list[Part], FinishReason | None]:
         """Commit token by token until the text ends: what was committed, and why it ended."""
@@ -406,19 +407,18 @@ class Session:
                 return parts, "length"
         return parts, None
 
-    def _tell_draft(self, n_accepted: int) -> list[Command]:
-        """Accept, and after a mismatch the rollback to the target's own token."""
+    def _tell_draft(self, n_accepted: int) -> tuple[list[Command], list[Command]]:
+        """After a mismatch the rollback to the target's own token; and Accept, which nobody waits for."""
         if not self._draft or "draft" not in self._peers or not self._peers["draft"].begun:
-            return []
+            return [], []
         if self._draft_obstacle() is not None:
-            return []
-        commands: list[Command] = []
+            return [], []
+        rollback: list[Command] = []
         if n_accepted < len(self._draft):
             self.epoch += 1
-            commands.append(self._with_prefix("draft", Rollback))
+            rollback.append(self._with_prefix("draft", Rollback))
         by_other = self.chain.last_type(0) != MODEL
-        commands.append(Send("draft", Accept(*self._stamp("draft"), n_accepted, by_other)))
-        return commands
+        return rollback, [Send("draft", Accept(*self._stamp("draft"), n_accepted, by_other))]
 
     # --- what goes wrong -----------------------------------------------------------------------------------------
 

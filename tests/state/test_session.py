@@ -95,8 +95,8 @@ def test_one_round_with_a_mismatch() -> None:
     assert isinstance(verify, VerifyRequest)
     assert (verify.draft, verify.keep_len, verify.tail) == ([10, 11, 12], 5, [])
     commands = session.handle(verdict(verify, [10, 77], 1), 2.0)
-    assert kinds(commands) == ["Emit", "Rollback", "Accept", "DraftRequest"]
-    rollback, accept, again = messages(commands)
+    assert kinds(commands) == ["Rollback", "DraftRequest", "Accept", "Emit"]
+    rollback, again, accept = messages(commands)
     assert isinstance(rollback, Rollback)
     assert (rollback.epoch, rollback.keep_len, rollback.tail, rollback.committed_len) == (1, 5, [10, 77], 7)
     assert accept.n_accepted == 1  # type: ignore[attr-defined]
@@ -109,7 +109,7 @@ def test_full_acceptance_needs_no_rollback() -> None:
     session, sent = started()
     (verify,) = messages(session.handle(draft(sent[1], [10, 11]), 1.0))  # type: ignore[arg-type]
     commands = session.handle(verdict(verify, [10, 11, 12], 2), 2.0)  # type: ignore[arg-type]
-    assert kinds(commands) == ["Emit", "Accept", "DraftRequest"]
+    assert kinds(commands) == ["DraftRequest", "Accept", "Emit"]
     assert session.epoch == 0
 
 
@@ -150,10 +150,10 @@ def test_a_lost_draft_costs_its_drafts_and_a_new_one_rejoins() -> None:
     assert isinstance(verify, VerifyRequest)
     assert verify.draft == []
     commands = session.handle(verdict(verify, [10], 0), 2.0)
-    assert kinds(commands) == ["Emit", "VerifyRequest"]
+    assert kinds(commands) == ["VerifyRequest", "Emit"]
     assert session.worker_ready("draft", 7, FACTS) == []
     commands = session.handle(verdict(messages(commands)[0], [11], 0), 3.0)  # type: ignore[arg-type]
-    assert kinds(commands) == ["Emit", "Begin", "DraftRequest"]
+    assert kinds(commands) == ["Begin", "DraftRequest", "Emit"]
     request = messages(commands)[1]
     assert isinstance(request, DraftRequest)
     assert (request.incarnation, request.keep_len, request.tail) == (7, 0, [1, 2, 3, 4, 5, 10, 11])
@@ -190,7 +190,7 @@ def test_a_draft_that_keeps_failing_is_left_alone() -> None:
     (verify,) = messages(session.handle(failure(request, "engine", "no memory"), 1.0))
     assert isinstance(verify, VerifyRequest)
     commands = session.handle(verdict(verify, [10], 0), 2.0)
-    assert kinds(commands) == ["Emit", "VerifyRequest"]
+    assert kinds(commands) == ["VerifyRequest", "Emit"]
     assert "no memory" in session.notes[0]
     assert not session.speculates
 
@@ -280,7 +280,7 @@ def test_a_generated_token_that_only_the_target_knows_is_not_told_to_the_draft()
     verify = session._waiting
     assert verify is not None
     commands = session.handle(verdict(verify, [10, 250], 1), 2.0)
-    assert kinds(commands) == ["Emit", "VerifyRequest"]
+    assert kinds(commands) == ["VerifyRequest", "Emit"]
     assert session.notes == ["token 250 is unknown to the draft model (n_vocab = 200)"]
 
 
