@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from outrider.types import WorkerRole
 from outrider.wire.messages import Failure, SessionMessage
 
@@ -22,6 +24,9 @@ def may_ask_again(role: WorkerRole, failure: Failure, n_failures: int) -> bool:
     return failure.code in ("missing_prefix", "unknown_session") and n_failures <= MAX_MISSED
 
 
+_stamp = attrgetter(*SessionMessage.__struct_fields__)
+
+
 def answers(reply: SessionMessage, request: SessionMessage) -> bool:
     """Does a reply repeat the five numbers of this request?"""
-    return all(getattr(reply, name) == getattr(request, name) for name in SessionMessage.__struct_fields__)
+    return bool(_stamp(reply) == _stamp(request))

@@ -35,6 +35,8 @@ class TextStream:
         if self.stopped_by is not None:
             return ""
         self._held += new
+        if not self._stops:
+            return self._release(len(self._held))
         found = self._first_stop()
         if found is not None:
             start, self.stopped_by = found

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.decoding.sampling import Sampler
-from outrider.engine.base import Engine
+from outrider.engine.base import Engine, Output, Span
 from outrider.errors import EngineError
 from outrider.speculators.model import Drafting, missing, step
 from outrider.wire.messages import Begin, DraftRequest, DraftTokens, Message
@@ -59,6 +59,7 @@ class DraftWorker(SlotWorker[DraftSlot]):
     def __init__(self, engine: Engine, clock: Callable[[], int] = perf_counter_ns) -> None:
         super().__init__(engine)
         self._clock = clock  # nanoseconds
+        self._decode_us = 0
         self.chunk = ChunkSize(engine.n_batch)
         self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
 
@@ -121,18 +122,23 @@ class DraftWorker(SlotWorker[DraftSlot]):
     def step(self) -> list[Message]:
         """One decode for all slots that miss rows, and the drafts that it finished."""
         slots = [slot for slot in self.bound_slots() if self.missing(slot)]
-        n_rows = sum(len(self.missing(slot)) for slot in slots)
-        start = self._clock()
+        self._decode_us = 0
         try:
-            finished = step(self.engine, slots, self.chunk.rows)
+            finished = step(self.engine, slots, self.chunk.rows, self._decode)
         except EngineError as error:
             return [reply for slot in slots for reply in self._drop_rows(slot, error)]
-        elapsed_us = (self._clock() - start) // 1000
-        self.chunk.observe(min(n_rows, self.chunk.rows), elapsed_us)
         for slot in slots:
-            slot.decode_us += elapsed_us
+            slot.decode_us += self._decode_us
         riding = [slot for slot in slots if slot not in finished and self._has_news(slot)]
         return [self._report(slot) for slot in [*finished, *riding]]
+
+    def _decode(self, spans: Sequence[Span]) -> Output:
+        """The engine's decode, measured."""
+        start = self._clock()
+        output = self.engine.decode(spans)
+        self._decode_us = (self._clock() - start) // 1000
+        self.chunk.observe(sum(len(span.tokens) for span in spans), self._decode_us)
+        return output
 
     @staticmethod
     def _has_news(slot: DraftSlot) -> bool:

@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.engine.base import Engine, Span
+from outrider.engine.base import Engine, Output, Span
 from outrider.engine.cached import CachedSequence
 from outrider.speculators.topk import top_k
 
@@ -113,16 +113,20 @@ def missing(sequence: DraftingSequence) -> list[int]:
     return sequence.cache.missing(None if drafting is None else drafting.tokens)
 
 
-def step(engine: Engine, sequences: Sequence[SequenceT], room: int) -> list[SequenceT]:
+Decode = Callable[[Sequence[Span]], Output]
+
+
+def step(engine: Engine, sequences: Sequence[SequenceT], room: int, decode: Decode | None = None) -> list[SequenceT]:
     """One decode: the next rows of each sequence, at most `room` in all, and a draw wherever the rows are complete.
 
-    Returns the sequences whose draft is finished now. One that reaches the end of the context ends there.
+    `decode` stands in for the engine's own, to measure it. Returns the sequences whose draft is finished now; one that
+    reaches the end of the context ends there.
     """
     finished = [sequence for sequence in sequences if _ends_with_context(engine, sequence)]
     work = _batch(sequences, room)
     if not work:
         return finished
-    output = engine.decode([span for _, span in work])
+    output = (decode or engine.decode)([span for _, span in work])
     row = 0
     for sequence, span in work:
         sequence.cache.appended(span.tokens)
@@ -150,8 +154,8 @@ def _ends_with_context(engine: Engine, sequence: DraftingSequence) -> bool:
 
 def _batch(sequences: Sequence[SequenceT], room: int) -> list[tuple[SequenceT, Span]]:
     work: list[tuple[SequenceT, Span]] = []
-    for sequence in sorted(sequences, key=lambda sequence: len(missing(sequence))):
-        tokens = missing(sequence)
+    wanted = [(missing(sequence), sequence) for sequence in sequences]
+    for tokens, sequence in sorted(wanted, key=lambda pair: len(pair[0])):
         if not tokens or room <= 0:
             continue
         n = sequence.cache.next_rows(len(tokens), room)
