@@ -38,7 +38,14 @@ def _on_log(level: int, text: bytes, _user_data: object) -> None:
 
 
 _log_callback = lib.llama_log_callback(_on_log)  # kept, because the library keeps the pointer
-lib.llama_log_set(_log_callback, ctypes.c_void_p(0))
+
+
+def _take_log() -> None:
+    """Have the library's lines for us; others in this process may have asked for them meanwhile."""
+    lib.llama_log_set(_log_callback, ctypes.c_void_p(0))
+
+
+_take_log()
 # Native destructors that run after the interpreter is gone must not call into it.
 atexit.register(lib.llama_log_set, lib.llama_log_callback(0), ctypes.c_void_p(0))
 lib.llama_backend_init()
@@ -99,6 +106,7 @@ class NativeModel:
     """
 
     def __init__(self, path: Path, options: EngineOptions, devices: Sequence[Device] | None) -> None:
+        _take_log()
         params = lib.llama_model_default_params()
         if devices is not None:
             handles = [device.handle for device in devices]
