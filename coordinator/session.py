@@ -391,7 +391,9 @@ class Session:
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
         """The text does not end here: on to the next round."""
         rollback, accept = self._tell_draft(n_accepted)
-        return [*rollback, *self._start_round(now), *(accept if self.phase is not Phase.DONE else [])]
+        commands = [*rollback, *self._start_round(now)]
+        # A DraftRequest says by its prefix what was accepted.
+        return commands + accept if self.phase is Phase.VERIFYING else commands
 
     def _commit(self, verdict: Verdict) -> tuple[list[Part], FinishReason | None]:
         """Commit token by token until the text ends: what was committed, and why it ended."""
