@@ -18,6 +18,7 @@ from outrider.decoding.sampling import Sampler
 from outrider.engine.base import Engine, Output, Span
 from outrider.errors import EngineError
 from outrider.speculators.model import Drafting, missing, step
+from outrider.types import SamplingParams
 from outrider.wire.messages import Begin, DraftRequest, DraftTokens, Message
 from outrider.worker.chunk import ChunkSize
 from outrider.worker.replies import failure
@@ -27,7 +28,8 @@ from outrider.worker.slots import Slot, SlotWorker
 class DraftSlot(Slot):
     """A session on the draft: the request at hand and what it has cost so far.
 
-    `sampler`: that of the target, on this model's logits, where the draft is to share its noise; None: greedy.
+    `sampler`: that of the target, on this model's logits, where the draft is to share its noise, or one that knows no
+    ends of text where the request ignores them; None: the most probable token.
     """
 
     def __init__(self, begin: Begin, sampler: Sampler | None) -> None:
@@ -69,9 +71,11 @@ class DraftWorker(SlotWorker[DraftSlot]):
         return DraftSlot(begin, self._sampler(begin))
 
     def _sampler(self, begin: Begin) -> Sampler | None:
-        """Without the biases of tokens that this model lacks."""
+        """Without the biases of tokens that this model lacks. A request that ignores ends of text is drafted without
+        them: its target never samples one."""
         if begin.draft_sampling == "greedy" or begin.sampling.temp <= 0:
-            return None
+            no_ends = SamplingParams(temp=0.0, ignore_eos=True)
+            return Sampler(no_ends, 0, self.engine.n_vocab, self.eog) if begin.sampling.ignore_eos else None
         known = [bias for bias in begin.sampling.logit_bias if bias.token < self.engine.n_vocab]
         sampling = msgspec.structs.replace(begin.sampling, logit_bias=known)
         return Sampler(sampling, begin.choice, self.engine.n_vocab, self.eog)

@@ -12,7 +12,7 @@ from coordinator.schedule import Lockstep
 from coordinator.session import Phase, Session
 from outrider.speculators.factory import make_chain
 from outrider.speculators.types import SpeculatorParams
-from outrider.types import ModelFacts
+from outrider.types import ModelFacts, SamplingParams
 from outrider.wire.messages import (
     Begin,
     DraftRequest,
@@ -346,3 +346,10 @@ def test_a_predicted_answer_is_drafted_from_without_a_model() -> None:
     pair.drive(session, session.start(0.0))
     assert session.generated == expected.generated
     assert session.counts.rounds < 30
+
+
+def test_a_request_that_ignores_ends_of_text_is_drafted_without_them() -> None:
+    """Else each of them would be a rejection."""
+    sampling = SamplingParams(temp=0.0, ignore_eos=True)
+    session = Pair(scripted("eos=30"), scripted("eos=30")).run(make_request(n_predict=200, sampling=sampling, n_max=4))
+    assert session.counts.draft_n_accepted == session.counts.draft_n > 100
