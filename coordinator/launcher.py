@@ -19,11 +19,10 @@ from typing import IO
 
 from outrider.errors import ModelFileError, OutriderError, WorkerLostError
 from outrider.types import WorkerRole
+from outrider.worker.main import ERROR_PREFIX
 
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
-#: What a worker writes in front of the one line that explains its end (`outrider/worker/main.py`).
-ERROR_PREFIX = "error: "
 
 
 @dataclass(slots=True)
