@@ -13,6 +13,7 @@ from coordinator.commands.findings import Facts, Finding, Role
 from coordinator.commands.machine import available_bytes, usable_cpus
 from coordinator.commands.reading import load_llama, read_files
 from outrider.config import Config, Worker, has_draft_worker
+from outrider.engine.options import FILELESS
 from outrider.errors import OutriderError
 from outrider.wire.transport import generate_keys
 
@@ -68,7 +69,7 @@ def _roles(config: Config, llama: Facts) -> tuple[list[Role], Facts | None]:
     """The workers of this host with the facts of their files, and the comparison of their vocabularies."""
     auto = "numpy" if llama.get("version", "broken") is None else "llama"
     roles = [Role(name, worker, auto if worker.engine == "auto" else worker.engine) for name, worker in _here(config)]
-    with_files = [role for role in roles if role.engine != "scripted"]
+    with_files = [role for role in roles if role.engine not in FILELESS]
     if not with_files:
         return roles, None
     paths = [role.worker.model for role in with_files]

@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A worker that starts here, with the engine that "auto" stands for and the facts of its file (None: scripted)."""
+    """A worker that starts here, with the engine that "auto" stands for and the facts of its file (None: it has none)."""
 
     name: str
     worker: Worker

@@ -5,16 +5,17 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from outrider.engine.options import FILELESS
 from outrider.errors import ConfigError
 
 _PACKAGE = "package:"
-#: Values of path keys that are no paths: nothing, stdin, and the scripted engine's scripts.
+#: Values of path keys that are no paths: nothing, stdin, and what engines without files are told in place of one.
 _NOT_PATHS = ("", "-")
 
 
 def absolute(path: str, folder: Path) -> str:
     """`path` from `folder` on; `~` is the home folder, `package:NAME/FILE` a file of an installed package."""
-    if path in _NOT_PATHS or path.startswith("scripted"):
+    if path in _NOT_PATHS or path.startswith(FILELESS):
         return path
     if path.startswith(_PACKAGE):
         return _in_package(path.removeprefix(_PACKAGE))

@@ -17,13 +17,14 @@ from outrider.config.grammar_files import read_grammar_files
 from outrider.config.merge import DEFAULT, LEVELS, Merged, Origin, get
 from outrider.config.options import BY_KEY
 from outrider.config.schema import Config, Generation, Worker
+from outrider.engine.options import FILELESS
 from outrider.errors import ConfigError
 from outrider.speculators.types import LOOKUP_TYPES, RUNNABLE
 from outrider.wire.messages import MAX_DRAFT
 
 #: Worker keys that only the engine llama reads.
 _LLAMA_ONLY = ("n_gpu_layers", "devices", "cache_type_k", "cache_type_v", "flash_attn")
-_NOT_READ = {"numpy": _LLAMA_ONLY, "scripted": (*_LLAMA_ONLY, "threads")}
+_NOT_READ = {"numpy": _LLAMA_ONLY, **dict.fromkeys(FILELESS, (*_LLAMA_ONLY, "threads"))}
 
 #: Keys of [generation] that are limits and defaults of a server's requests.
 _SERVER_GENERATION = ("n_predict", "stop")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from typing import get_args
 
 from outrider.engine.base import Engine
 from outrider.engine.options import EngineKind, EngineOptions, refuse_unsupported
@@ -48,7 +49,9 @@ def create_engine(kind: EngineKind, path: str, options: EngineOptions | None = N
             return _numpy(path, options)
         case "scripted":
             return _scripted(path, options)
-    raise ConfigError(f"engine {kind!r} is unknown; use one of auto, llama, numpy, scripted")
+        case "simulated":
+            return _simulated(path, options)
+    raise ConfigError(f"engine {kind!r} is unknown; use one of {', '.join(get_args(EngineKind))}")
 
 
 def _llama(path: str, options: EngineOptions) -> Engine:
@@ -81,3 +84,10 @@ def _scripted(path: str, options: EngineOptions) -> Engine:
     from outrider.engine.scripted import ScriptedEngine
 
     return ScriptedEngine(path, n_ctx=options.n_ctx, n_batch=options.n_batch, n_seq=options.n_seq)
+
+
+def _simulated(path: str, options: EngineOptions) -> Engine:
+    refuse_unsupported(options, "simulated", _SCRIPTED_OPTIONS)
+    from outrider.engine.simulated import SimulatedEngine
+
+    return SimulatedEngine(path, n_ctx=options.n_ctx, n_batch=options.n_batch, n_seq=options.n_seq)

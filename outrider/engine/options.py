@@ -8,7 +8,10 @@ from typing import Literal
 from outrider.errors import ConfigError
 from outrider.types import MAX_TOKENS
 
-EngineKind = Literal["auto", "llama", "numpy", "scripted"]
+EngineKind = Literal["auto", "llama", "numpy", "scripted", "simulated"]
+
+#: Engines that read no file: the "path" of a model is what the engine is told to do.
+FILELESS = ("scripted", "simulated")
 
 #: Types of cached keys and values, and their numbers in the GGUF format.
 CACHE_TYPES = {

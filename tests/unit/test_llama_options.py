@@ -56,7 +56,7 @@ def test_quantised_values_need_flash_attention() -> None:
     EngineOptions(cache_type_v="q8_0")
 
 
-@pytest.mark.parametrize("kind", ["numpy", "scripted"])
+@pytest.mark.parametrize("kind", ["numpy", "scripted", "simulated"])
 @pytest.mark.parametrize(
     ("name", "value"),
     [
