@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from outrider.engine.gguf_file import open_gguf
+from outrider.engine.jinja_sandbox import render_template
+from outrider.engine.template_process import TemplateProcess
 from outrider.engine.tokenizer import GgufTokenizer
 from tests.gguf_bytes import ARCH, byte_letters, gguf, key
 
@@ -77,3 +79,9 @@ def tokenizer(folder: Path, tables: Tables, *more: bytes) -> GgufTokenizer:
     path = folder / "vocab.gguf"
     path.write_bytes(vocab_bytes(tables, *more))
     return GgufTokenizer(open_gguf(path))
+
+
+class InThisProcess(TemplateProcess):
+    """Runs harmless templates without a process."""
+
+    render = staticmethod(render_template)  # type: ignore[assignment]

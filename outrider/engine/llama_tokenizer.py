@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from outrider.engine.chat_template import render_chat
+from outrider.engine.chat_template import ChatRenderer
 from outrider.engine.vocab_facts import vocab_facts
 from outrider.errors import RequestError
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from outrider.engine.llama_cpp import NativeVocab
 
 
-class LlamaTokenizer:
+class LlamaTokenizer(ChatRenderer):
     """Keeps `outrider.engine.base.Tokenizer`. Usable while the model is loaded."""
 
     def __init__(self, vocab: NativeVocab, chat_template: str | None) -> None:
@@ -59,26 +59,7 @@ class LlamaTokenizer:
     def texts(self, first: int, count: int) -> list[bytes]:
         return self._texts[first : first + count]
 
-    def render_chat(
-        self,
-        messages: Sequence[tuple[str, str]],
-        *,
-        add_generation_prompt: bool = True,
-        variables: Mapping[str, object] | None = None,
-    ) -> str:
-        return render_chat(
-            self.chat_template,
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            variables=variables or {},
-            bos=self._shown(self.vocab.bos),
-            eos=self._shown(self.vocab.eos),
-            add_bos=self.vocab.add_bos,
-            add_eos=self.vocab.add_eos,
-        )
-
-    def _shown(self, token: int) -> str:
-        """How a chat template writes this token."""
+    def shown(self, token: int) -> str:
         return self._piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
 
     def _check(self, token: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.engine.base import Engine, Output, Span, check_room
-from outrider.engine.chat_template import render_chat
+from outrider.engine.chat_template import ChatRenderer
 from outrider.errors import CacheError, ConfigError, EngineError, RequestError
 from outrider.types import ModelFacts, VocabFacts
 
@@ -64,7 +64,7 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-class ScriptedTokenizer:
+class ScriptedTokenizer(ChatRenderer):
     """Ids 0–255 are bytes, 256 ends a text, the rest are words."""
 
     chat_template: str | None = None  # None: a fixed form
@@ -85,6 +85,9 @@ class ScriptedTokenizer:
     def is_eog(self, token: int) -> bool:
         return token == EOS
 
+    def shown(self, token: int) -> str:
+        return ""
+
     def texts(self, first: int, count: int) -> list[bytes]:
         return [b"<%d>" % token for token in range(first, min(first + count, self.vocab.n_vocab))]
 
@@ -98,25 +101,19 @@ class ScriptedTokenizer:
         if not messages:
             raise RequestError("chat: there is no message; give at least one")
         if self.chat_template is not None:
-            return render_chat(
-                self.chat_template,
-                messages,
-                bos="",
-                eos="",
-                add_bos=False,
-                add_eos=False,
-                add_generation_prompt=add_generation_prompt,
-                variables=variables or {},
-            )
+            return super().render_chat(messages, add_generation_prompt=add_generation_prompt, variables=variables)
         return "".join(f"<{role}>{content}\n" for role, content in messages) + "<assistant>" * add_generation_prompt
 
 
 class ScriptedEngine(Engine):
     """See the module's docstring. Arguments as of every engine; `path` is the script."""
 
-    def __init__(self, path: str = "scripted:", *, n_ctx: int = 4096, n_batch: int = 512, n_seq: int = 1) -> None:
+    def __init__(
+        self, path: str = "scripted:", *, n_ctx: int = 4096, n_batch: int = 512, n_seq: int = 1, n_branches: int = 0
+    ) -> None:
         self.script = Script.parse(path)
         self.n_vocab, self.n_ctx, self.n_batch, self.n_seq = self.script.vocab, n_ctx, n_batch, n_seq
+        self.n_branches = n_branches
         self.memory = "checkpoint" if self.script.checkpoint else "truncate"
         self.tokenizer = ScriptedTokenizer(self.n_vocab)
         self.facts = ModelFacts(
@@ -133,7 +130,7 @@ class ScriptedEngine(Engine):
             vocab=self.tokenizer.vocab,
         )
         # states[seq][i] is the hash of the first i tokens of the sequence.
-        self._states = [[mix(self.script.seed)] for _ in range(n_seq)]
+        self._states = [[mix(self.script.seed)] for _ in range(n_seq + n_branches)]
         rng = np.random.default_rng(self.script.seed)
         self._backgrounds = rng.standard_normal((_N_BACKGROUNDS, self.n_vocab)).astype(np.float32)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from outrider.engine.bpe import bpe_encoder, letters_to_bytes
-from outrider.engine.chat_template import render_chat
+from outrider.engine.chat_template import ChatRenderer
 from outrider.engine.gguf_file import GgufFile
 from outrider.engine.gguf_header import fail
 from outrider.engine.special_tokens import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
@@ -20,7 +20,7 @@ _C_SPACE = " \t\n\v\f\r"
 _BYTE_TEXT = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-class GgufTokenizer:
+class GgufTokenizer(ChatRenderer):
     """Keeps `outrider.engine.base.Tokenizer`."""
 
     def __init__(self, file: GgufFile) -> None:
@@ -79,24 +79,6 @@ class GgufTokenizer:
     def texts(self, first: int, count: int) -> list[bytes]:
         return self._raw[first : first + count]
 
-    def render_chat(
-        self,
-        messages: Sequence[tuple[str, str]],
-        *,
-        add_generation_prompt: bool = True,
-        variables: Mapping[str, object] | None = None,
-    ) -> str:
-        return render_chat(
-            self.chat_template,
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            variables=variables or {},
-            bos=self._shown(self._special.bos),
-            eos=self._shown(self._special.eos),
-            add_bos=self._vocabulary.add_bos,
-            add_eos=self._vocabulary.add_eos,
-        )
-
     def _type(self, token: int) -> int:
         assert 0 <= token < self.vocab.n_vocab, f"token {token} is not in the vocabulary"
         return self._special.types[token] if self._special.types else 0
@@ -104,8 +86,7 @@ class GgufTokenizer:
     def _text(self, token: int) -> str:
         return self._vocabulary.texts[token]
 
-    def _shown(self, token: int) -> str:
-        """How a chat template writes this token."""
+    def shown(self, token: int) -> str:
         if token < 0:
             return ""
         is_special = self._type(token) in (CONTROL, UNKNOWN)

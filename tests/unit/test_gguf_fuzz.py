@@ -14,7 +14,7 @@ from outrider.engine.tokenizer import GgufTokenizer
 from outrider.errors import ModelFileError, RequestError
 from outrider.speculators.detect import detect_types
 from tests.gguf_bytes import ARCH, gguf, key, tensor
-from tests.vocabs import BYTE, CONTROL, NORMAL
+from tests.vocabs import BYTE, CONTROL, NORMAL, InThisProcess
 
 
 def small_model(model: str) -> bytes:
@@ -56,6 +56,7 @@ def use(path: Path) -> None:
         tokenizer.piece(token)
     detect_types(file.header)
     tokenizer.encode("a ab<s>\n", add_special=True, parse_special=True)
+    tokenizer.templates = InThisProcess()
     tokenizer.render_chat([("user", "x")])
 
 
