@@ -10,6 +10,7 @@ import msgspec
 
 from coordinator.auto import Auto
 from coordinator.launcher import Launcher
+from coordinator.observer import Observer
 from coordinator.overlap import Overlap
 from coordinator.request import Request
 from coordinator.schedule import Lockstep, Schedule, SpeculationSettings
@@ -137,19 +138,21 @@ def _now_us() -> int:
 
 @contextmanager
 def running(
-    config: Config, signals: Signals, *, keep_target: bool = False
+    config: Config, signals: Signals, *, keep_target: bool = False, observer: Observer | None = None
 ) -> Iterator[tuple[Service, RouterTransport]]:
     """A service whose workers are ready. Whatever ends the block, no worker, socket or file is left.
 
     Raises what keeps a worker from getting ready, and Interrupted on a signal before that.
     """
-    with started(config, keep_target=keep_target) as (service, transport):
+    with started(config, keep_target=keep_target, observer=observer) as (service, transport):
         wait_until_ready(service, config, signals, lambda left: service.turn(left, [signals.fd]))
         yield service, transport
 
 
 @contextmanager
-def started(config: Config, *, keep_target: bool = False) -> Iterator[tuple[Service, RouterTransport]]:
+def started(
+    config: Config, *, keep_target: bool = False, observer: Observer | None = None
+) -> Iterator[tuple[Service, RouterTransport]]:
     """A service whose workers are starting. Whatever ends the block, no worker, socket or file is left."""
     synthetic_rates(config)  # what is wrong with them is said before anything is started
     with closing(open_router(config.coordinator)) as transport:
@@ -161,6 +164,7 @@ def started(config: Config, *, keep_target: bool = False) -> Iterator[tuple[Serv
             limits=Limits(coordinator.heartbeat_s, coordinator.lost_after_s, coordinator.stuck_after_s),
             launcher=make_launcher(config, transport.endpoint),
             keep_target=keep_target,
+            observer=observer,
         )
         try:
             service.start_workers()

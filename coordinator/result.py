@@ -10,8 +10,10 @@ from coordinator.instructions import Part
 from coordinator.session import Session
 
 
-def result(session: Session) -> dict[str, Any]:
-    """The JSON object of a finished session. Names in `timings` are llama-server's; times are milliseconds."""
+def result(session: Session, accounting: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The JSON object of a finished session. Names in `timings` are llama-server's; times are milliseconds.
+
+    `accounting`: what was seen of its messages (`coordinator/accounting.py`), where somebody watched."""
     request = session.request
     answer: dict[str, Any] = {
         "text": session.text.text,
@@ -21,7 +23,7 @@ def result(session: Session) -> dict[str, Any]:
         "finish_reason": session.finish_reason,
         "stopped_by": session.text.stopped_by,
         "timings": timings(session),
-        "speculation": speculation(session),
+        "speculation": {**speculation(session), "accounting": accounting},
     }
     if session.error is not None:
         answer["error"] = session.error
@@ -115,8 +117,20 @@ def summary(answer: Mapping[str, Any]) -> str:
             f"drafts      {t['draft_n_accepted']} of {t['draft_n']} tokens accepted ({rate:.0%}),"
             f" {t['mean_acceptance_length']:.2f} tokens per round, {s['schedule']}, n_max {s['n_max']}"
         )
+    if s["accounting"] and s["accounting"]["drafted"]:
+        lines.append(accounting_line(s["accounting"]))
     lines.append(f"speculation {s['status']}" + (f": {s['reason']}" if s["reason"] else f" ({', '.join(s['types'])})"))
     return "\n".join(lines)
+
+
+def accounting_line(a: Mapping[str, Any]) -> str:
+    """Where the time of drafting went."""
+    total = a["draft_hidden_ms"] + a["draft_exposed_ms"]
+    return (
+        f"drafting    {total / 1e3:.2f} s, {_ratio(a['draft_hidden_ms'], total):.0%} of it hidden behind verification;"
+        f" {a['stale']} of {a['drafted']} tokens unused; target idle for {a['target_idle_share']:.0%},"
+        f" {a['round_trips']} waits for a draft"
+    )
 
 
 def to_json(answer: Mapping[str, Any]) -> str:

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Protocol
 
+from coordinator.accounting import Accounting
 from coordinator.auto import make_session
 from coordinator.instructions import Emit, Finished, Send, WakeAt
 from coordinator.launcher import Launcher, WorkerProcess, open_pidfd
+from coordinator.observer import Direction, Observer
 from coordinator.request import Request
 from coordinator.result import result
 from coordinator.schedule import Schedule
@@ -71,6 +73,7 @@ class Live:
     on_emit: Callable[[Emit], None] | None = None  # the same text with its tokens
     asked_at: dict[WorkerRole, float] = field(default_factory=dict)
     wake_at: float | None = None
+    accounting: Accounting = field(default_factory=Accounting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class Service:
         limits: Limits | None = None,
         launcher: Launcher | None = None,
         keep_target: bool = False,
+        observer: Observer | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         limits = limits or Limits()
@@ -112,6 +116,7 @@ class Service:
             stuck_after_s=limits.stuck_after_s,
         )
         self.limits = limits
+        self.observer = observer  # watches all sessions
         self.keep_target = keep_target  # wait for a lost target to come back, instead of failing its requests
         self.clients: ClientHandler | None = None
         self.live: dict[int, Live] = {}
@@ -207,11 +212,13 @@ class Service:
         """
         wait = min(timeout_s, self._until_next_deadline())
         ready = self.transport.poll(wait, [*fds, *self._pidfds])
+        counts = self.transport.counts
         for _ in range(MAX_PER_TURN):
+            start, n_bytes = self.clock(), counts["bytes_in"]
             received = self.transport.recv()
             if received is None:
                 break
-            self._on_message(*received)
+            self._on_message(*received, start, counts["bytes_in"] - n_bytes)
         if ready & self._pidfds.keys() or len(self._pidfds) < self._n_children():
             self._on_deaths()
         self._on_time()
@@ -231,7 +238,8 @@ class Service:
 
     # --- messages ------------------------------------------------------------------------------------------------
 
-    def _on_message(self, peer: bytes, message: Message) -> None:
+    def _on_message(self, peer: bytes, message: Message, start: float, n_bytes: int) -> None:
+        """`start`: when it was about to be read."""
         now = self.clock()
         if isinstance(message, Hello):
             self._on_hello(peer, message, now)
@@ -248,9 +256,11 @@ class Service:
             elif self.clients is not None:
                 self.clients.handle(connection, message)
             return
-        self._on_worker_message(connection, message, now)
+        self._on_worker_message(connection, message, now, start, n_bytes)
 
-    def _on_worker_message(self, connection: Connection, message: Message, now: float) -> None:
+    def _on_worker_message(
+        self, connection: Connection, message: Message, now: float, start: float, n_bytes: int
+    ) -> None:
         match message:
             case Heartbeat():
                 self.connections.heartbeat(connection, message, now)
@@ -271,12 +281,11 @@ class Service:
                 waiting = self._asked.pop(message.request, None)
                 if waiting is not None:
                     waiting[1](RequestError(message.reason))
-            case SessionMessage():
-                live = self.live.get(message.session)
-                if live is None:
-                    self.n_dropped += 1
-                else:
-                    self._run(live, live.session.handle(message, now))
+            case SessionMessage() if message.session in self.live:
+                live = self.live[message.session]
+                self._saw(live, now, "from", connection.worker_role, message, n_bytes)
+                self._run(live, live.session.handle(message, now))
+                self._worked(live, start)
             case _:
                 self.n_dropped += 1
 
@@ -341,8 +350,7 @@ class Service:
                 case Send(role, message):
                     connection = self.connections.of_role(role)
                     if connection is not None:
-                        live.asked_at[role] = self.clock()
-                        self.send(connection, message)
+                        self._send_of_session(live, connection, message)
                 case WakeAt(time):
                     live.wake_at = time
                 case Emit():
@@ -352,7 +360,29 @@ class Service:
                         live.on_emit(command)
                 case Finished():
                     self.live.pop(live.session.request.session, None)
-                    live.on_done(result(live.session))
+                    live.on_done(result(live.session, live.accounting.report(self.clock())))
+
+    def _send_of_session(self, live: Live, connection: Connection, message: Message) -> None:
+        now, n_bytes = self.clock(), self.transport.counts["bytes_out"]
+        live.asked_at[connection.worker_role] = now
+        self.send(connection, message)
+        if isinstance(message, SessionMessage):
+            n_bytes = self.transport.counts["bytes_out"] - n_bytes
+            self._saw(live, now, "to", connection.worker_role, message, n_bytes)
+
+    def _saw(
+        self, live: Live, now: float, direction: Direction, role: WorkerRole, message: SessionMessage, n_bytes: int
+    ) -> None:
+        live.accounting.saw(now, direction, role, message, n_bytes)
+        if self.observer is not None:
+            self.observer.saw(now, direction, role, message, n_bytes)
+
+    def _worked(self, live: Live, start: float) -> None:
+        """All that an event that came at `start` asked for is done."""
+        end, session = self.clock(), live.session.request.session
+        live.accounting.worked(session, start, end)
+        if self.observer is not None:
+            self.observer.worked(session, start, end)
 
     def send(self, connection: Connection, message: Message) -> None:
         """A peer that takes no more is treated as silent: `lost_after_s` decides."""
@@ -378,6 +408,7 @@ class Service:
         for live in [live for live in self.live.values() if live.wake_at is not None and live.wake_at <= now]:
             live.wake_at = None
             self._run(live, live.session.wake(now))
+            self._worked(live, now)
         for connection, why in self.connections.lost(now):
             log.warning("%s %r lost: %s", connection.role, connection.name, why)
             self._forget(connection, why)

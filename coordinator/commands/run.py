@@ -14,6 +14,7 @@ from coordinator.commands.output import Output, report
 from coordinator.request import Request
 from coordinator.service import Service
 from coordinator.signals import Signals
+from coordinator.trace_file import tracing
 from outrider.config import Config
 from outrider.errors import ConfigError, OutriderError
 from outrider.log import set_up_log
@@ -26,8 +27,14 @@ def execute(config: Config, request: str) -> int:
     set_up_log(config.log, logging.ERROR)
     prompt = read_prompt(config)
     if config.client.connect:
+        if config.log.trace:
+            raise ConfigError("--trace excludes --connect: give it where the coordinator runs (`outrider up`)")
         return execute_remote(config, request, prompt)
-    with Signals() as signals, running(config, signals) as (service, _):
+    with (
+        tracing(config.log.trace) as trace,
+        Signals() as signals,
+        running(config, signals, observer=trace) as (service, _),
+    ):
         generation = config.generation
         tokens = generation.prompt_tokens
         if tokens is None:

@@ -14,6 +14,7 @@ from coordinator.assemble import Interrupted, started, wait_until_ready
 from coordinator.clients import Clients
 from coordinator.service import Service
 from coordinator.signals import Signals
+from coordinator.trace_file import tracing
 from outrider.config import Config
 from outrider.errors import ConfigError
 from outrider.log import set_up_log
@@ -37,9 +38,9 @@ def execute(config: Config, *, fixed_seed: bool = False) -> int:
     Then no new request is taken, and those that run are given `coordinator.grace_s` to end; a second signal ends
     them at once. `fixed_seed`: requests over HTTP that name no seed use that of the configuration."""
     set_up_log(config.log)
-    with Signals() as signals:
+    with tracing(config.log.trace) as trace, Signals() as signals:
         try:
-            with started(config, keep_target=True) as (service, transport):
+            with started(config, keep_target=True, observer=trace) as (service, transport):
                 admission = Admission(service, config.server.max_queued)
                 with _front(config, service, admission, fixed_seed) as front:
                     loop = Loop(service, admission, signals, front)

@@ -320,6 +320,7 @@ OPTIONS: tuple[Option, ...] = (
     _row("generation.json", "--json", "print one JSON object with text, tokens, timings and speculation"),
     _row("generation.stream", "--stream", "print the text as it comes, not at its end"),
     _row("generation.row_hashes", "--row-hashes", "report a hash of the logits behind every token"),
+    _row("generation.explain", "--explain", "say at the end what the schedule measured, predicted and chose, and why"),
     _row("coordinator.listen", "--listen", "ipc (a private socket), ipc:///PATH or tcp://HOST:PORT", "ADDRESS"),
     _row("coordinator.address", "--address", "where workers reach the coordinator, if not at listen", "ADDRESS"),
     _row("coordinator.keys", "--keys", "folder of CURVE keys, made by `outrider keys`; tcp needs it", "DIR", path=True),
@@ -362,6 +363,9 @@ OPTIONS: tuple[Option, ...] = (
     _row("client.name", "--client-name", "name (and key) under which `run --connect` connects"),
     _row("log.verbose", "-v --verbose", "log more"),
     _row("log.file", "--log-file", "write the log to this file instead of stderr", "FILE", path=True),
+    _row(
+        "log.trace", "--trace", "write what every process did when, for Perfetto or chrome://tracing", "FILE", path=True
+    ),
 )
 
 BY_KEY: dict[str, Option] = {option.key: option for option in OPTIONS}

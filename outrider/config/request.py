@@ -23,7 +23,7 @@ from outrider.errors import ConfigError, RequestError
 TABLES = ("sampling", "generation", "speculative")
 #: Keys that a request sends in fields of its own, or that concern only the printing or the files of a host.
 _FILES = ("file", "grammar_file", "json_schema_file", "prediction_file")
-_NOT_SENT = frozenset(f"generation.{name}" for name in ("prompt", "prompt_tokens", "json", *_FILES))
+_NOT_SENT = frozenset(f"generation.{name}" for name in ("prompt", "prompt_tokens", "json", "explain", *_FILES))
 #: Lengths that the running coordinator caps: key -> 0 counts as "do not draft".
 _CAPPED = (
     "n_max",

@@ -154,6 +154,7 @@ class Generation(Section, frozen=True, kw_only=True):
     json: bool = False
     stream: bool = True
     row_hashes: bool = False
+    explain: bool = False
 
     @property
     def constraint(self) -> Grammar | None:
@@ -206,6 +207,7 @@ class Server(Section, frozen=True, kw_only=True):
 class Log(Section, frozen=True, kw_only=True):
     verbose: bool = False
     file: str = ""
+    trace: str = ""
 
 
 class Config(Section, frozen=True, kw_only=True):

@@ -73,6 +73,7 @@ class RouterTransport(OwnedSocket):
         try:
             self._socket.send(peer, NOBLOCK | SNDMORE)
             self._socket.send(data, NOBLOCK)  # of one message: where the first frame went, this one goes
+            self.counts["bytes_out"] += len(data)
         except zmq.Again:
             self.counts["full"] += 1
             raise PeerFullError(f"peer {peer.hex()} does not read: {type(message).__name__} was not sent") from None
@@ -97,7 +98,9 @@ class RouterTransport(OwnedSocket):
     def _message(self, frame: zmq.Frame, n_frames: int) -> Message:
         if n_frames != 1:
             raise ProtocolError(f"a message is one frame, not {n_frames}")
-        message = decode(frame.bytes)
+        data = frame.bytes
+        self.counts["bytes_in"] += len(data)
+        message = decode(data)
         if isinstance(message, Hello) and self._admission is not None:
             owner = frame.get("User-Id")
             if message.name != owner:
