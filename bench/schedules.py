@@ -179,10 +179,10 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def known_schedules(wanted: str) -> list[str]:
-    """Those of the wanted ones that this program has; the others are named."""
+def known_schedules(wanted: str, *more: str) -> list[str]:
+    """Those of the wanted ones that this program has, or that are in `more`; the others are named."""
     names = wanted.split(",")
-    missing = [name for name in names if name not in get_args(schema.Schedule)]
+    missing = [name for name in names if name not in (*get_args(schema.Schedule), *more)]
     if missing:
         print(f"not in this program: {', '.join(missing)}", file=sys.stderr)
     return [name for name in names if name not in missing]
