@@ -1,10 +1,11 @@
-"""What `outrider run` prints: the text as it comes, or one JSON object; statistics go to standard error."""
+"""What `outrider run` prints: the text as it comes, or one JSON object; statistics and explanations go to standard error."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
+from coordinator.explain import explain
 from coordinator.result import summary, to_json
 from outrider.config import Config
 from outrider.errors import RequestError, WorkerLostError
@@ -51,4 +52,6 @@ def report(config: Config, answer: dict[str, Any]) -> int:
         raise WorkerLostError(answer["error"])
     if not config.generation.json:
         print("\n" + summary(answer), file=sys.stderr)
+    if config.generation.explain:
+        print("\n" + explain(answer), file=sys.stderr)
     return 0
