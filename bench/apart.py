@@ -40,13 +40,28 @@ class Link:
 
 @dataclass(slots=True)
 class Apart:
-    """A running pair. `link` is None where the draft worker connects directly."""
+    """A running pair. The draft worker connects at `address`, which is that of the `link` where there is one."""
 
     config: Config
     service: Service
     signals: Signals
+    address: str
     link: LinkProxy | None = None
     draft: WorkerProcess | None = None
+
+    def start_draft(self) -> None:
+        """In place of the one before, if any."""
+        self.end_draft()
+        coordinator = msgspec.structs.replace(self.config.coordinator, address=self.address)
+        line = to_json(msgspec.structs.replace(self.config, coordinator=coordinator))
+        self.draft = spawn("draft", self.config.draft.name, line, own_stderr=self.config.log.verbose)
+
+    def end_draft(self) -> None:
+        if self.draft is not None:
+            self.draft.process.kill()
+            self.draft.process.wait()
+            self.draft.close()
+            self.draft = None
 
     def turn(self, timeout_s: float) -> None:
         if self.signals.fd in self.service.turn(timeout_s, [self.signals.fd]) or self.signals.received:
@@ -54,10 +69,10 @@ class Apart:
 
 
 def configuration(
-    target: dict[str, Any], draft: dict[str, Any] | None, schedule: str, n_max: int, n_predict: int, **sampling: Any
+    target: dict[str, Any], draft: dict[str, Any] | None, schedule: str, n_max: int, n_predict: int, **coordinator: Any
 ) -> Config:
-    """Greedy unless `sampling` says otherwise. Without a draft the target decodes alone."""
-    parts: dict[str, Any] = {"target": target, "sampling": {"temp": 0.0, **sampling}}
+    """Greedy. Without a draft the target decodes alone. `coordinator`: keys of that section."""
+    parts: dict[str, Any] = {"target": target, "sampling": {"temp": 0.0}, "coordinator": coordinator}
     parts["generation"] = {"n_predict": n_predict, "json": True}
     if draft is not None:
         parts["draft"] = {**draft, "launch": False}
@@ -74,14 +89,14 @@ def apart(config: Config, link: Link | None = None) -> Iterator[Apart]:
             config = with_keys(config, folder / "keys")
         signals = stack.enter_context(Signals())
         service, transport = stack.enter_context(started(config))
-        pair = Apart(config, service, signals)
-        address = transport.endpoint
+        pair = Apart(config, service, signals, transport.endpoint)
         if link is not None:
             listen = "tcp://127.0.0.1:0" if link.tcp else f"ipc://{folder}/link"
-            pair.link = stack.enter_context(LinkProxy(address, link.round_trip_s, link.jitter_s, listen))
-            address = pair.link.endpoint
+            pair.link = stack.enter_context(LinkProxy(pair.address, link.round_trip_s, link.jitter_s, listen))
+            pair.address = pair.link.endpoint
         if needs_draft(config):
-            pair.draft = stack.enter_context(draft_worker(config, address))
+            stack.callback(pair.end_draft)
+            pair.start_draft()
         wait_until_ready(service, config, signals, pair.turn)
         yield pair
 
@@ -94,25 +109,14 @@ def with_keys(config: Config, folder: Path) -> Config:
     return msgspec.structs.replace(config, coordinator=coordinator)
 
 
-@contextmanager
-def draft_worker(config: Config, address: str) -> Iterator[WorkerProcess]:
-    coordinator = msgspec.structs.replace(config.coordinator, address=address)
-    line = to_json(msgspec.structs.replace(config, coordinator=coordinator))
-    worker = spawn("draft", config.draft.name, line, own_stderr=config.log.verbose)
-    try:
-        yield worker
-    finally:
-        worker.process.kill()
-        worker.process.wait()
-        worker.close()
-
-
 @dataclass(slots=True)
 class Run:
-    """One answer: the object of `--json`, when its tokens came (seconds of the monotonic clock), what it cost here."""
+    """One answer: the object of `--json`, when its tokens came (seconds of the monotonic clock), which of them a draft had,
+    and what it cost here."""
 
     answer: dict[str, Any] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
+    accepted: list[bool] = field(default_factory=list)
     coordinator_s: float = 0.0  # of processor time
     n_bytes: int = 0  # on the link, both ways
 
@@ -122,19 +126,22 @@ class Run:
         return float(self.answer["timings"]["predicted_per_second"])
 
 
-def run(pair: Apart, prompt: Sequence[int], on_turn: Callable[[Run], None] = lambda run: None) -> Run:
-    """Answer one prompt. `on_turn` is called after each event, with what there is so far."""
+def run(pair: Apart, prompt: Sequence[int], is_enough: Callable[[Run], bool] = lambda run: False) -> Run:
+    """Answer one prompt. `is_enough` is asked after each event, and at least ten times a second: True ends the answer."""
     done = Run()
 
     def on_emit(emit: Emit) -> None:
         done.times += [time.monotonic()] * len(emit.parts)
+        done.accepted += [part.accepted for part in emit.parts]
 
     bytes_before, start = n_bytes(pair), time.thread_time()
     chain = make_session_chain(pair.config, load_tables(pair.config))
-    pair.service.submit(make_request(pair.config, list(prompt)), chain, lambda text: None, done.answer.update, on_emit)
+    request = make_request(pair.config, list(prompt))
+    number = pair.service.submit(request, chain, lambda text: None, done.answer.update, on_emit)
     while not done.answer:
         pair.turn(0.1)
-        on_turn(done)
+        if is_enough(done):
+            pair.service.cancel(number)
     done.coordinator_s = time.thread_time() - start
     done.n_bytes = n_bytes(pair) - bytes_before
     return done

@@ -107,14 +107,19 @@ def n_rounds(found: Sequence[int], n: int) -> int:
 
 def ranks(seed: int, alpha: float, tau: float, n_tokens: int, prompt: Sequence[int]) -> list[int]:
     """For each token of the greedy text after `prompt`: how many of the draft's candidates are more probable."""
-    n_rows = len(prompt) + n_tokens
-    target = SimulatedEngine(f"simulated:seed={seed}", n_ctx=n_rows)
+    text, n_rows = greedy_text(seed, n_tokens, prompt), len(prompt) + n_tokens
     draft = SimulatedEngine(f"simulated:seed={seed},alpha={alpha},tau={tau}", n_ctx=n_rows, n_batch=n_rows)
-    text, pending = list(prompt), list(prompt)
-    while len(text) < n_rows:
+    rows = draft.decode([Span(0, 0, [*prompt, *text[:-1]], n_tokens)]).logits
+    own = rows[np.arange(n_tokens), text]
+    return [int(rank) for rank in (rows > own[:, None]).sum(axis=1)]
+
+
+def greedy_text(seed: int, n_tokens: int, prompt: Sequence[int]) -> list[int]:
+    """What a simulated target of this seed writes, alone and without a cost."""
+    target = SimulatedEngine(f"simulated:seed={seed}", n_ctx=len(prompt) + n_tokens)
+    text, pending = list[int](), list(prompt)
+    while len(text) < n_tokens:
         logits = target.decode([Span(0, target.length(0), pending, 1)]).logits
         pending = [int(logits[0].argmax())]
         text += pending
-    rows = draft.decode([Span(0, 0, text[:-1], n_tokens)]).logits
-    own = rows[np.arange(n_tokens), text[len(prompt) :]]
-    return [int(rank) for rank in (rows > own[:, None]).sum(axis=1)]
+    return text
