@@ -175,7 +175,8 @@ def line(row: dict[str, Any]) -> str:
     modes = " ".join(f"{mode} {n}" for mode, n in (row["controller"] or {}).get("rounds_by_mode", {}).items())
     return (
         f"{head} {row['speedup']:5.2f}  of {row['column']:4.2f}  = {row['speedup'] / row['column']:4.2f}"
-        f"{'  MISSED' if row['missed'] else '        '}  {row['rounds']:4} rounds  n_max {row['n_max']:2}  {modes}"
+        f"{'  MISSED' if row['missed'] else '        '}  {row['rounds']:4} rounds of"
+        f" {row['coordinator_us_per_round']:4.0f} µs here  n_max {row['n_max']:2}  {modes}"
     )
 
 
