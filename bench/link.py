@@ -11,7 +11,7 @@ evenly from 0 each way. Runs are interleaved; figures are medians.
 
 A first pair of runs without delay measures what the closed forms take: T, the cost v(n) of a longer verification, the draft
 step c, the acceptance alpha. Lockstep then runs at the draft length that its formula finds best for each link, the other
-schedules choose up to `--n-max`. Predicted are tokens per second of the same formulas ("auto": the best of them).
+schedules choose up to `--n-max`. Predicted are tokens per second of the same formulas, auto the best that can be reached.
 
 `--check` exits 1 where auto is below 0.97 of plain decoding, or below 1.3 of lockstep at 50 ms.
 """
@@ -32,7 +32,7 @@ from bench.apart import Link, Run, apart, configuration, run
 from bench.pair import PROMPTS
 from bench.runs import fork
 from bench.schedules import known_schedules
-from bench.theory import Costs, best_n, speed
+from bench.theory import Costs, best_n, branches_hide, speed
 from coordinator.commands.run import tokenize
 from outrider.types import ChatMessage
 
@@ -98,14 +98,14 @@ def acceptance_of(timings: dict[str, Any]) -> float:
 
 
 def predicted(costs: Costs, schedule: str, n_max: int) -> float:
-    """Tokens per T by the closed form, for lockstep at `n_max`, for the others at their best length."""
+    """Tokens per T by the closed form: of lockstep at `n_max`, of the others at their best length. Where branches cannot
+    be hidden theirs is a bound, and not among those of which auto should be the best."""
     match schedule:
         case "lockstep":
             return speed(costs, "lockstep", n_max)
         case "auto":
-            return max(
-                predicted(costs, kind, best_n(costs, kind)) for kind in ("plain", "lockstep", "overlap", "branches")
-            )
+            kinds = ["plain", "lockstep", "overlap", *(["branches"] if branches_hide(costs) else [])]
+            return max(predicted(costs, kind, best_n(costs, kind)) for kind in kinds)
     return speed(costs, schedule, best_n(costs, schedule))
 
 
