@@ -49,16 +49,20 @@ class Router(Protocol):
 
 
 class Dealer(Protocol):
-    """A worker's or client's end: one coordinator. One thread uses it.
+    """A worker's or client's end: one coordinator. One thread uses it at a time.
 
     `n_connects` grows with each connection made; `connected` is whether one stands; `refusal` is why none will ever
-    stand. They are renewed by `poll`.
+    stand. They are renewed by `poll` and before every message sent.
     """
 
     counts: Counter[str]
     n_connects: int
     connected: bool
     refusal: str | None
+
+    def adopt(self) -> None:
+        """The calling thread uses it from now on; a lock that it holds keeps all others away."""
+        ...
 
     def poll(self, timeout_s: float | None, fds: Collection[int] = (), *, outbound: bool = False) -> set[int]:
         """As `Router.poll`; waits also for room to send if `outbound`."""

@@ -172,6 +172,9 @@ class LoopbackDealer(_End):
         self.n_connects, self.connected = 1, True
         self.refusal: str | None = None
 
+    def adopt(self) -> None:
+        pass
+
     def recv(self, timeout_s: float = 0.0) -> Message | None:
         return take_within(timeout_s, self._next_valid, self.poll)
 

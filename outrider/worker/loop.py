@@ -16,7 +16,7 @@ log = logging.getLogger("outrider.worker")
 
 
 class Link(Protocol):
-    """What the loop needs of the network thread (`outrider/wire/link.py`)."""
+    """What the loop needs of its link to the coordinator (`outrider/wire/link.py`)."""
 
     def receive(self, timeout_s: float | None = 0.0) -> list[Message]:
         """All messages that have come; if none, wait for one (None: for ever)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -272,17 +273,66 @@ def test_replies_wait_for_room(loop: LoopbackPair) -> None:
     assert [loop.expect(m.End)[1].session for _ in range(20)] == list(range(20))
 
 
-def test_a_fault_of_the_network_thread_reaches_the_work_thread(no_leaks: None) -> None:
-    class Broken(LoopbackDealer):
-        def poll(self, *arguments: object, **options: object) -> set[int]:
-            raise OSError("out of order")
+class Broken(LoopbackDealer):
+    def poll(self, *arguments: object, **options: object) -> set[int]:
+        raise OSError("out of order")
 
-    with (
-        WorkerLink(Broken(Network(), b"x"), HELLO) as link,
-        pytest.raises(RuntimeError, match="network thread") as caught,
-    ):
+
+def test_a_fault_at_the_socket_reaches_the_work_thread(no_leaks: None) -> None:
+    with WorkerLink(Broken(Network(), b"x"), HELLO) as link, pytest.raises(OSError, match="out of order"):
         link.receive(None)
-    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_fault_of_the_stand_in_reaches_the_work_thread(no_leaks: None) -> None:
+    """The work thread must not go on while nobody beats for it."""
+    with WorkerLink(Broken(Network(), b"x"), HELLO, **TIMES) as link:
+        failed = poll_for(lambda: _error_of(link.receive))
+    assert "stands in" in str(failed)
+    assert isinstance(failed.__cause__, OSError)
+
+
+def _error_of(call: Callable[[], object]) -> RuntimeError | None:
+    try:
+        call()
+    except RuntimeError as error:
+        return error
+    return None
+
+
+def test_it_beats_while_it_waits_for_messages(pair: Pair) -> None:
+    """Then no other thread has the socket."""
+    peer = pair.welcome(5)
+    waiting = threading.Thread(target=lambda: got.extend(pair.link.receive(None)))
+    got: list[m.Message] = []
+    waiting.start()
+    for _ in range(3):
+        pair.expect(m.Heartbeat)
+    pair.router.send(peer, end(5))
+    waiting.join(PATIENCE_S)
+    assert got == [end(5)]
+
+
+def test_both_threads_at_the_socket_lose_nothing(pair: Pair) -> None:
+    """The stand-in wakes all the time while messages go to and fro."""
+    n_rounds = 300
+    peer = pair.welcome(5, beat_s=0.005)
+    answering = threading.Thread(target=lambda: _answer(pair.link, n_rounds))
+    answering.start()
+    for session in range(n_rounds):
+        pair.router.send(peer, end(5, session))
+        assert pair.expect(m.End)[1] == end(5, session)
+    answering.join(PATIENCE_S)
+    assert not answering.is_alive()
+
+
+def _answer(link: WorkerLink, n: int) -> None:
+    """Send back `n` messages, and compute a little between looking and waiting, so that the other thread has its turn."""
+    while n:
+        messages = link.receive() or link.receive(0.01)
+        sum(range(1000))
+        for message in messages:
+            link.send(message)
+            n -= 1
 
 
 def test_a_coordinator_that_comes_later_and_one_that_comes_back(socket_folder: Path) -> None:

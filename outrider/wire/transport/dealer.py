@@ -45,8 +45,8 @@ class DealerTransport(OwnedSocket):
                 self._socket.curve_publickey = keys.own.public
                 self._socket.curve_secretkey = keys.own.secret
                 self._socket.curve_serverkey = keys.server
-            monitor = self._socket.get_monitor_socket(_EVENTS)
-            self._serve(monitor, lambda: self._read_events(monitor))
+            self._monitor = self._socket.get_monitor_socket(_EVENTS)
+            self._serve(self._monitor, self._read_events)
             self._socket.connect(self._place.url)
         except zmq.ZMQError as error:
             self.close()
@@ -61,6 +61,7 @@ class DealerTransport(OwnedSocket):
 
     def send_bytes(self, data: bytes) -> None:
         self._claim()
+        self._read_events()  # the connection may have ended since the last `poll`
         if not self.connected:
             # libzmq would keep it for whichever coordinator comes next.
             raise PeerUnknownError(f"there is no connection to {self._place.url} now")
@@ -83,9 +84,9 @@ class DealerTransport(OwnedSocket):
                 self._log.warn("malformed", f"the coordinator sent an invalid message: {error}")
         return None
 
-    def _read_events(self, monitor: zmq.Socket[bytes]) -> None:
-        while has_message(monitor):
-            event = zmq.Event(recv_monitor_message(monitor)["event"])
+    def _read_events(self) -> None:
+        while has_message(self._monitor):
+            event = zmq.Event(recv_monitor_message(self._monitor)["event"])
             if event == zmq.Event.HANDSHAKE_SUCCEEDED:
                 self.n_connects, self.connected = self.n_connects + 1, True
             elif event == zmq.Event.DISCONNECTED:

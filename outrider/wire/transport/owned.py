@@ -30,7 +30,7 @@ def has_message(socket: zmq.Socket[bytes]) -> bool:
 
 
 class OwnedSocket:
-    """Wait, and close. The first thread that uses it owns it; any other one is a bug of ours."""
+    """Wait, and close. The first thread that uses it owns it, until another one adopts it; any other is a bug of ours."""
 
     def __init__(self, kind: int, place: Place, hwm: int) -> None:
         self._place = place
@@ -49,6 +49,11 @@ class OwnedSocket:
     def _serve(self, socket: zmq.Socket[bytes], serve: Callable[[], None]) -> None:
         self._served[socket] = serve
         self._poller.register(socket, POLLIN)
+
+    def adopt(self) -> None:
+        """The calling thread owns the socket from now on. It must hold a lock that keeps all others away: a socket may
+        change threads where a full memory barrier lies between (zmq_socket(3))."""
+        self._owner = threading.get_ident()
 
     def _claim(self) -> None:
         me = threading.get_ident()
