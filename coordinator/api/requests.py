@@ -15,8 +15,9 @@ from msgspec import Meta, field
 
 from coordinator.api.errors import ApiError, bad_field
 from outrider.types import MAX_PROBS, MAX_TOKENS, Probability
+from outrider.wire.limited_log import LimitedLog
 
-log = logging.getLogger("outrider.http")
+_limited = LimitedLog(log=logging.getLogger("outrider.http"))
 
 MAX_MESSAGES = 4096
 MAX_CHOICES = 16
@@ -195,8 +196,9 @@ def parse(data: bytes, kind: type[BodyT]) -> BodyT:
 def _log_ignored(tree: Mapping[str, Any], kind: type[Any]) -> None:
     """Fields that nobody knows are let pass, but not in silence."""
     known = {field.encode_name for field in msgspec.structs.fields(kind)} | UNSUPPORTED.keys() | _NO_EFFECT
-    for name in sorted(set(tree) - known)[:10]:
-        log.warning("ignored a field that is not known here: %.60r", name)
+    ignored = [f"{name:.60}" for name in sorted(set(tree) - known)[:10]]
+    if ignored:
+        _limited.warn("ignored", f"ignored fields that are not known here: {ignored}")
 
 
 def _refuse_unsupported(tree: Mapping[str, Any]) -> None:

@@ -12,8 +12,10 @@ _log = logging.getLogger("outrider.wire")
 class LimitedLog:
     """Warnings, at most one of each kind per `interval_s`; the next one says how many were left out."""
 
-    def __init__(self, interval_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._interval_s, self._clock = interval_s, clock
+    def __init__(
+        self, interval_s: float = 10.0, clock: Callable[[], float] = time.monotonic, log: logging.Logger = _log
+    ) -> None:
+        self._interval_s, self._clock, self._log = interval_s, clock, log
         self._quiet_until: dict[str, float] = {}
         self._n_left_out: dict[str, int] = {}
 
@@ -24,4 +26,4 @@ class LimitedLog:
             return
         n_left_out = self._n_left_out.pop(kind, 0)
         self._quiet_until[kind] = now + self._interval_s
-        _log.warning("%s%s", text, f" ({n_left_out} more of these before)" if n_left_out else "")
+        self._log.warning("%s%s", text, f" ({n_left_out} more of these before)" if n_left_out else "")
