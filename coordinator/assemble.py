@@ -71,8 +71,10 @@ def make_schedule(config: Config) -> Schedule:
     match config.speculative.schedule:
         case "overlap":
             return Overlap()
+        case "branches":
+            return Overlap(config.speculative.draft_n_branches)
         case "auto":
-            return Auto(apart=are_apart(config.target, config.draft))
+            return Auto(are_apart(config.target, config.draft), config.speculative.draft_n_branches)
     return Lockstep()
 
 

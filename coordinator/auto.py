@@ -7,12 +7,13 @@ predicted from the measured costs and corrected by what the mode really brought;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from coordinator.costs import Average, Costs
+from coordinator.costs import Costs
 from coordinator.instructions import Command
-from coordinator.overlap import FIRST_WAIT_S, LOOKAHEAD_ROUNDS, Overlap, OverlapSession
+from coordinator.overlap import FIRST_WAIT_S, LOOKAHEAD_ROUNDS, Overlap, OverlapSession, expected_tokens
 from coordinator.request import Request
 from coordinator.schedule import Schedule
 from coordinator.session import Session
@@ -27,10 +28,12 @@ HYSTERESIS = 1.05
 PROBE_EVERY = 32
 #: Rounds for which the measured goodput of a choice is believed after it was left.
 BELIEVED_FOR = 64
-#: How much both decodes slow down while the other worker computes: on processors of their own, and on shared ones.
-SLOWDOWN_APART, SLOWDOWN_SHARED = 1.2, 2.0
-#: Rounds of a mode that must speak for or against it to weigh as much as its prediction.
-DOUBT = 3
+#: How much both decodes are thought to slow down beside the other: on processors of their own, and on shared ones.
+SLOWDOWN_APART, SLOWDOWN_SHARED = 1.0, 2.0
+#: Tokens of a mode that must speak for or against it to weigh as much as its prediction.
+DOUBT = 8.0
+#: How much older rounds count when a new one comes.
+FADE = 0.97
 #: Length of the very first draft, which shows what a step costs.
 FIRST_DRAFT = 3
 #: In lockstep a draft that takes so many times longer than it should is not waited for.
@@ -48,53 +51,80 @@ class Choice:
 OFF = Choice("off", 0)
 
 
-def expected_tokens(acceptance: float, n: int) -> float:
-    """Tokens committed by a round that verifies `n`, each accepted with this probability if those before it were."""
-    return sum(acceptance**i for i in range(n + 1))
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a session expects of its draft. acceptance: of a token; foreseen: of a mismatch, to have a branch ready."""
+
+    acceptance: float
+    foreseen: float = 0.0
 
 
-def predict(choice: Choice, costs: Costs, acceptance: float, slowdown: float) -> float | None:
+def predict(choice: Choice, costs: Costs, outlook: Outlook, slowdown: float) -> float | None:
     """Tokens per second of a choice; None where a cost is not known yet.
 
-    off 1/T; lockstep E(n) / (n·c + v(n+1) + L); overlap E(n) / (v + (1-h)(n·c + L)) with h = acceptance^(n+1) the chance
-    that the draft is ahead, and both costs slowed down by the other worker.
+    off: 1/v(1). lockstep: E(n) / (n·c + v(n+1) + L), all of it alone. overlap: see `_overlapped`. slowdown: of both workers
+    beside each other, until it was measured.
     """
-    verify, step = costs.verify_s(choice.n + 1), costs.draft_step.value
-    if verify is None:
+    n, alone = choice.n, costs.verify_s(1)
+    verify, step = costs.verify_s(n + 1), costs.step_s()
+    if alone is None or verify is None:
         return None
     if choice.mode == "off":
-        return 1.0 / verify
+        return 1.0 / alone
     if step is None:
         return None
     trip = costs.round_trip.value or 0.0
-    tokens = expected_tokens(acceptance, choice.n)
     if choice.mode == "lockstep":
-        return tokens / (choice.n * step + verify + trip)
-    ahead = acceptance ** (choice.n + 1)
-    busy = slowdown * max(verify, (choice.n + 1) * step)
-    return tokens / (busy + (1 - ahead) * (slowdown * choice.n * step + trip))
+        return expected_tokens(outlook.acceptance, n) / (n * step + verify + trip)
+    measured = costs.slowdown()
+    if measured is None:
+        verify, step = slowdown * verify, slowdown * step
+    else:
+        verify, step = costs.verify_s(n + 1, busy=True) or verify, costs.step_s(busy=True) or step
+    return _overlapped(n, outlook, verify, step, trip)
+
+
+def _overlapped(n: int, outlook: Outlook, verify: float, step: float, trip: float) -> float:
+    """A run of rounds, each with its draft ready, ends with chance 1-h; then the target waits for n·c + L, or decodes alone
+    until the draft has caught up, which it does with the chance that it foresaw all that was committed meanwhile."""
+    acceptance = outlook.acceptance
+    missed = (1 - acceptance ** (n + 1)) * (1 - outlook.foreseen)
+    run_s, tokens = max(verify, (n + 1) * step), expected_tokens(acceptance, n)
+    waiting = tokens / (run_s + missed * (n * step + trip))
+    n_alone = math.ceil((trip + step) / verify)
+    behind_s = n_alone * verify / max(acceptance**n_alone, 0.01)
+    going_on = (tokens + missed * behind_s / verify) / (run_s + missed * behind_s)
+    return max(waiting, going_on)
 
 
 @dataclass(slots=True)
 class Record:
-    """What a mode brought, as a multiple of what was predicted for it."""
+    """What a mode brought in its last rounds, and what was predicted for their time. Fades."""
 
-    ratio: Average = field(default_factory=Average)
+    tokens: float = 0.0
+    predicted: float = 0.0
     n_rounds: int = 0
     last_round: int = 0
 
+    def add(self, n_tokens: int, predicted: float) -> None:
+        self.tokens = FADE * self.tokens + n_tokens
+        self.predicted = FADE * self.predicted + predicted
+
     def correction(self, now: int) -> float:
         """Between 1 (nothing seen, or long ago) and the measured ratio."""
-        if self.ratio.value is None or now - self.last_round >= BELIEVED_FOR:
+        if now - self.last_round >= BELIEVED_FOR:
             return 1.0
-        return (self.n_rounds * self.ratio.value + DOUBT) / (self.n_rounds + DOUBT)
+        return (self.tokens + DOUBT) / (self.predicted + DOUBT)
 
 
 class Chooser:
-    """What was chosen, what it brought, and what to choose next. Pure; one per coordinator, shared by its sessions."""
+    """What was chosen, what it brought, and what to choose next. Pure; one per coordinator, shared by its sessions.
+
+    slowdown: of two workers beside each other, until it was measured.
+    """
 
     def __init__(self, costs: Costs, slowdown: float) -> None:
-        self.costs, self.slowdown = costs, slowdown
+        self.costs, self._slowdown = costs, slowdown
         self.choice: Choice = OFF
         self._records: dict[Mode, Record] = {"off": Record(), "lockstep": Record(), "overlap": Record()}
         self._round = 0
@@ -104,62 +134,62 @@ class Chooser:
         """Rounds by mode."""
         return {mode: record.n_rounds for mode, record in self._records.items()}
 
-    def next(self, n_max: int, acceptance: float) -> Choice:
+    def next(self, n_max: int, outlook: Outlook) -> Choice:
         """The choice for the next round, with drafts of at most `n_max`."""
         self._round += 1
-        self.choice = self._best(n_max, acceptance)
+        self.choice = self._best(n_max, outlook)
         record = self._records[self.choice.mode]
         record.n_rounds += 1
         record.last_round = self._round
         return self.choice
 
-    def _best(self, n_max: int, acceptance: float) -> Choice:
+    def _best(self, n_max: int, outlook: Outlook) -> Choice:
         if n_max <= 0:
             return OFF
-        if self.costs.draft_step.value is None:
+        if self.costs.step_s() is None:
             return Choice("lockstep", min(n_max, FIRST_DRAFT))
         if self._probe_is_due():
             return Choice("lockstep", 1)
-        modes: tuple[Mode, ...] = ("lockstep", "overlap")
-        choices = [OFF, *(Choice(mode, n) for mode in modes for n in range(1, n_max + 1))]
-        values = {choice: self.value(choice, acceptance) for choice in choices}
-        best = max(choices, key=lambda choice: values[choice])
-        current = self.choice if self.choice in values else OFF
-        return best if values[best] > HYSTERESIS * values[current] else current
+        best = max((self.best_of(mode, n_max, outlook) for mode in self._records), key=lambda found: found[1])
+        current = self.best_of(self.choice.mode, n_max, outlook)
+        return best[0] if best[1] > HYSTERESIS * current[1] else current[0]
+
+    def best_of(self, mode: Mode, n_max: int, outlook: Outlook) -> tuple[Choice, float]:
+        """The best choice of a mode, and its value."""
+        choices = [OFF] if mode == "off" else [Choice(mode, n) for n in range(1, n_max + 1)]
+        return max(((choice, self.value(choice, outlook)) for choice in choices), key=lambda found: found[1])
 
     def _probe_is_due(self) -> bool:
         """Has nothing been drafted for so long that its worth is no longer known?"""
         return self._round - max(self._records[m].last_round for m in ("lockstep", "overlap")) >= PROBE_EVERY
 
-    def value(self, choice: Choice, acceptance: float) -> float:
+    def value(self, choice: Choice, outlook: Outlook) -> float:
         """Tokens per second that may be expected; 0 where nothing is known."""
-        predicted = predict(choice, self.costs, acceptance, self.slowdown) or 0.0
-        return predicted * self._records[choice.mode].correction(self._round)
+        return self._predict(choice, outlook) * self._records[choice.mode].correction(self._round)
 
-    def brought(self, choice: Choice, acceptance: float, n_tokens: int, seconds: float) -> None:
+    def _predict(self, choice: Choice, outlook: Outlook) -> float:
+        return predict(choice, self.costs, outlook, self._slowdown) or 0.0
+
+    def brought(self, choice: Choice, outlook: Outlook, n_tokens: int, seconds: float) -> None:
         """A round with this choice is over."""
-        predicted = predict(choice, self.costs, acceptance, self.slowdown)
-        if seconds > 0 and predicted:
-            self._records[choice.mode].ratio.add(n_tokens / seconds / predicted)
+        if seconds > 0:
+            self._records[choice.mode].add(n_tokens, seconds * self._predict(choice, outlook))
 
-    def explain(self, acceptance: float) -> dict[str, Any]:
+    def explain(self, n_max: int, outlook: Outlook) -> dict[str, Any]:
         """What is known and what follows from it, for people: times in milliseconds, speeds in tokens per second."""
         costs, ms = self.costs, 1e3
-        alone = predict(OFF, costs, acceptance, self.slowdown)
         return {
             "chosen": self.choice.mode,
             "n": self.choice.n,
             "rounds_by_mode": self.counts,
             "verify_ms": {n: ms * (costs.verify_s(n) or 0.0) for n in (1, 2, 4, 8)},
-            "draft_step_ms": ms * (costs.draft_step.value or 0.0),
+            "draft_step_ms": ms * (costs.step_s() or 0.0),
             "round_trip_ms": ms * (costs.round_trip.value or 0.0),
-            "acceptance": acceptance,
+            "slowdown": costs.slowdown(),
+            "acceptance": outlook.acceptance,
+            "foreseen": outlook.foreseen,
             "predicted_per_second": {
-                "off": alone,
-                **{
-                    mode: max((predict(Choice(mode, n), costs, acceptance, self.slowdown) or 0.0) for n in range(1, 9))
-                    for mode in ("lockstep", "overlap")
-                },
+                mode: self._predict(self.best_of(mode, n_max, outlook)[0], outlook) or None for mode in self._records
             },
         }
 
@@ -167,10 +197,9 @@ class Chooser:
 class Auto(Overlap):
     """`apart`: the workers compute on processors or devices of their own."""
 
-    name = "auto"
-
-    def __init__(self, apart: bool = False) -> None:
-        super().__init__()
+    def __init__(self, apart: bool = False, n_branches: int = 0) -> None:
+        super().__init__(n_branches)
+        self.name = "auto"
         self.chooser = Chooser(self.costs, SLOWDOWN_APART if apart else SLOWDOWN_SHARED)
 
 
@@ -178,8 +207,9 @@ class AutoSession(OverlapSession):
     """An overlap session that may also leave its draft alone, or wait for each draft as lockstep does."""
 
     def __init__(self, request: Request, schedule: Auto, chain: Chain | None) -> None:
-        super().__init__(request, schedule, chain, schedule.costs)
+        super().__init__(request, schedule, chain)
         self._chooser = schedule.chooser
+        self._schedule_branches = schedule.n_branches
         self._choice = OFF
 
     def _start_round(self, now: float) -> list[Command]:
@@ -189,25 +219,30 @@ class AutoSession(OverlapSession):
         else:
             usable = "draft" in self._peers and self._draft_obstacle() is None
             budget = min(n_max, self._draft_budget()) if usable else 0
-            self._choice = self._chooser.next(budget, self.acceptance.value)
-            self._n = self._choice.n
-            self._reach = LOOKAHEAD_ROUNDS * (self._n + 1) if self._choice.mode == "overlap" else self._n
+            self._choice = self._chooser.next(budget, self._outlook)
+            ahead = self._choice.mode == "overlap"
+            # Ahead, each round takes what is worth its rows; in lockstep, what was drafted for it.
+            self._n = n_max if ahead else self._choice.n
+            self._reach = LOOKAHEAD_ROUNDS * (n_max + 1) if ahead else self._n
+            self._n_branches = self._schedule_branches if ahead else 0
         return super()._start_round(now)
 
-    def _patience(self) -> tuple[int, float]:
+    @property
+    def _outlook(self) -> Outlook:
+        return Outlook(self.acceptance.value, self._foreseen.value or 0.0)
+
+    def _patience(self, now: float) -> tuple[int, float]:
         if self._choice.mode != "lockstep":
-            return super()._patience()
-        step = self.costs.draft_step.value
-        needed = self._n * (step or FIRST_WAIT_S) + (self.costs.round_trip.value or 0.0)
+            return super()._patience(now)
+        needed = self._n * (self.costs.step_s() or FIRST_WAIT_S) + (self.costs.round_trip.value or 0.0)
         return self._n, LATE * needed
 
     def explain(self) -> dict[str, Any] | None:
-        return self._chooser.explain(self.acceptance.value)
+        return self._chooser.explain(self.request.speculation.n_max, self._outlook)
 
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
         if self.counts.rounds > 1:
-            seconds = now - self._round_since
-            self._chooser.brought(self._choice, self.acceptance.value, len(verdict.tokens), seconds)
+            self._chooser.brought(self._choice, self._outlook, len(verdict.tokens), now - self._round_since)
         return super()._go_on(verdict, n_accepted, now)
 
 
@@ -217,5 +252,5 @@ def make_session(request: Request, schedule: Schedule, chain: Chain | None = Non
         case Auto():
             return AutoSession(request, schedule, chain)
         case Overlap():
-            return OverlapSession(request, schedule, chain, schedule.costs)
+            return OverlapSession(request, schedule, chain)
     return Session(request, schedule, chain)

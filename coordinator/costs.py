@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-#: Weight of a new measurement.
-RATE = 0.2
+from outrider.decoding.row_costs import Average, RowCosts
+
 #: How much old outcomes count when a new one comes.
 FORGET = 0.99
 N_BINS = 10
@@ -20,18 +20,6 @@ PRIOR = 4.0
 FADE = 0.96
 #: Acceptance of a drafted token before anything was seen.
 PRIOR_ACCEPTANCE = 0.7
-#: What an additional row costs, in one-row decodes, until it was measured.
-DEFAULT_BETA = 0.1
-
-
-class Average:
-    """An exponential average; None before the first value."""
-
-    def __init__(self) -> None:
-        self.value: float | None = None
-
-    def add(self, value: float) -> None:
-        self.value = value if self.value is None else self.value + RATE * (value - self.value)
 
 
 class Calibration:
@@ -82,43 +70,56 @@ class Acceptance:
         return self._accepted / self._decided
 
 
-class Costs:
-    """What is known of one pair of workers."""
+class Speed:
+    """Committed tokens per second over the last rounds."""
 
     def __init__(self) -> None:
-        self._verify: dict[int, Average] = {}  # by rows
-        self.draft_step = Average()
+        self._tokens = self._seconds = 0.0
+
+    def add(self, n_tokens: int, seconds: float) -> None:
+        """A round brought so many tokens in so many seconds."""
+        self._tokens = FADE * self._tokens + n_tokens
+        self._seconds = FADE * self._seconds + seconds
+
+    @property
+    def value(self) -> float | None:
+        return self._tokens / self._seconds if self._seconds > 0 else None
+
+
+class Costs:
+    """What is known of one pair of workers. Both work alone, or beside the other (busy), which may slow them down."""
+
+    def __init__(self) -> None:
+        self._verify = {False: RowCosts(), True: RowCosts()}  # by busy
+        self._step = {False: Average(), True: Average()}
         self.round_trip = Average()  # of a draft request, beside the drafting
-        self.speed = Average()  # committed tokens per second
+        self.speed = Speed()
         self.calibration = Calibration()
 
-    def verified(self, n_rows: int, decode_s: float) -> None:
-        self._verify.setdefault(n_rows, Average()).add(decode_s)
+    def verified(self, n_rows: int, decode_s: float, busy: bool = False) -> None:
+        self._verify[busy].add(n_rows, decode_s)
 
-    def verify_s(self, n_rows: int) -> float | None:
-        """Seconds of a decode of `n_rows`: measured, or between and beyond what was. None if nothing was measured."""
-        known = sorted((n, average.value) for n, average in self._verify.items() if average.value is not None)
-        if not known:
-            return None
-        rows = [n for n, _ in known]
-        times = [time for _, time in known]
-        if n_rows > rows[-1]:
-            return times[-1] + (n_rows - rows[-1]) * DEFAULT_BETA * times[0]
-        if n_rows < rows[0]:
-            return times[0] / (1 + DEFAULT_BETA * (rows[0] - n_rows))
-        return float(np.interp(n_rows, rows, times))
+    def drafted(self, step_s: float, busy: bool = False) -> None:
+        """A token was drafted."""
+        self._step[busy].add(step_s)
 
-    def submit_len(self, probs: Sequence[float]) -> int:
-        """How many drafted tokens are worth verifying: token i if its survival exceeds its cost times our speed."""
-        base = self.verify_s(1)
-        survival = self.calibration.survival(probs)
-        if base is None or self.speed.value is None:
-            return len(probs)
-        best, best_value = 0, 0.0
-        value = 0.0
-        for i, survives in enumerate(survival, start=1):
-            cost = (self.verify_s(i + 1) or base) - (self.verify_s(i) or base)
-            value += survives - max(cost, 0.0) * self.speed.value
-            if value > best_value:
-                best, best_value = i, value
-        return best
+    def verify_s(self, n_rows: int, busy: bool = False) -> float | None:
+        """Of a decode of `n_rows` on the target, or what is known of it the other way; None if nothing was measured."""
+        return self._verify[busy].seconds(n_rows) or self._verify[not busy].seconds(n_rows)
+
+    def step_s(self, busy: bool = False) -> float | None:
+        """Of a drafted token, likewise."""
+        value = self._step[busy].value
+        return value if value is not None else self._step[not busy].value
+
+    def slowdown(self) -> float | None:
+        """How much longer verifications take beside a draft at work; None until both were measured."""
+        alone, beside = self._verify[False], self._verify[True]
+        pairs = [(beside.seconds(n), alone.seconds(n)) for n in beside.rows]
+        ratios = [busy_s / alone_s for busy_s, alone_s in pairs if busy_s and alone_s]
+        return sum(ratios) / len(ratios) if ratios else None
+
+    def worth(self) -> float | None:
+        """Tokens that a second is worth: what we make of it, and never less than plain decoding would."""
+        alone, speed = self.verify_s(1), self.speed.value
+        return None if alone is None else max(speed or 0.0, 1.0 / alone)

@@ -10,13 +10,17 @@ message rolls the draft back and restarts it from the target's own token, and wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from coordinator.ahead import Ahead
 from coordinator.costs import Acceptance, Costs
 from coordinator.instructions import Command, Send, WakeAt
 from coordinator.replies import answers, may_ask_again
+from coordinator.lengths import Survival
 from coordinator.request import Request
 from coordinator.schedule import RoundPlan, Schedule, SpeculationSettings
 from coordinator.session import MODEL, Phase, Session
+from outrider.decoding.row_costs import Average
 from outrider.speculators.chain import Chain
 from outrider.types import WorkerRole
 from outrider.wire.messages import DraftRequest, DraftTokens, Failure, Message, SessionMessage, Verdict
@@ -29,13 +33,39 @@ PATIENCE = 1.5
 FIRST_WAIT_S = 0.25
 
 
+def best_wait(costs: Costs, acceptance: float, foreseen: float, waits: Sequence[float], n_ready: int) -> int:
+    """For how many drafted tokens to wait where `n_ready` are there. waits[m]: seconds until there are m.
+
+    The average-reward rule: tokens that the round brings, less what its time is worth, and the value of a draft that is
+    ready for the round after it. acceptance: of a drafted token; foreseen: chance that there is a branch for a mismatch.
+    """
+    worth = costs.worth()
+    assert worth is not None
+    n_max = len(waits) - 1
+    verify = [costs.verify_s(m + 1, busy=True) or 0.0 for m in range(n_max + 1)]
+    tokens = [expected_tokens(acceptance, m) for m in range(n_max + 1)]
+    ready = [acceptance ** (m + 1) + (1 - acceptance ** (m + 1)) * foreseen for m in range(n_max + 1)]
+    gains = [tokens[m] - worth * verify[m] for m in range(n_max + 1)]
+    typical = max(range(n_max + 1), key=gains.__getitem__)
+    value_of_ready = max(gains[typical], 0.0) / max(1 - ready[typical], 0.05)
+    values = [gains[m] - worth * waits[m] + ready[m] * value_of_ready for m in range(n_max + 1)]
+    return max(range(n_ready, n_max + 1), key=values.__getitem__)
+
+
+def expected_tokens(acceptance: float, n: int) -> float:
+    """Tokens committed by a round that verifies `n`, each accepted with this probability if those before it were."""
+    return sum(acceptance**i for i in range(n + 1))
+
+
 class Overlap:
-    """Both sides work at the same time."""
+    """Both sides work at the same time. With branches the draft also prepares for what else the target may sample."""
 
-    name = "overlap"
+    name: str
 
-    def __init__(self) -> None:
+    def __init__(self, n_branches: int = 0) -> None:
         self.costs = Costs()
+        self.n_branches = n_branches
+        self.name = "branches" if n_branches else "overlap"
 
     def uses_draft(self, settings: SpeculationSettings) -> bool:
         return MODEL in settings.types and settings.n_max > 0
@@ -47,17 +77,22 @@ class Overlap:
 class OverlapSession(Session):
     """`phase` is DRAFTING while the target waits for drafts, VERIFYING while it works; the draft may be at work in both."""
 
-    def __init__(self, request: Request, schedule: Schedule, chain: Chain | None, costs: Costs) -> None:
+    def __init__(self, request: Request, schedule: Overlap, chain: Chain | None) -> None:
         super().__init__(request, schedule, chain)
-        self.costs = costs
+        self.costs = schedule.costs
+        self._n_branches = schedule.n_branches  # that the draft may follow
         self._ahead = Ahead(len(self.history))
         self._riding: DraftRequest | None = None  # the draft worker is at work on this
-        self._riding_since = 0.0
+        self._asked_at: dict[int, float] = {}  # when, by the committed length of the requests that ride
+        self._started_at = 0.0  # when the draft was last sent to another text
+        self._right_from = 0  # what was drafted behind a shorter text is wrong
         self._halted = False  # it stopped by itself (p_min); asked again it would stop there again
         self._round_since = 0.0
+        self._busy = False  # is the draft at work while the target verifies?
         self._wish = 0  # drafted tokens that the target waits for
         self._give_up_at = 0.0
         self.acceptance = Acceptance()
+        self._foreseen = Average()  # how often a branch was there where the target left the chain
         n_max = request.speculation.n_max
         self._n = n_max  # the most drafted tokens that a round verifies
         self._reach = LOOKAHEAD_ROUNDS * (n_max + 1)  # how far ahead of the text the draft may be
@@ -74,7 +109,8 @@ class OverlapSession(Session):
         riding = self._riding
         if riding is not None and message.incarnation == riding.incarnation:
             same = (message.session, message.epoch) == (riding.session, riding.epoch)
-            return same and isinstance(message, DraftTokens | Failure)
+            right = self._right_from <= message.committed_len <= riding.committed_len
+            return same and right and isinstance(message, DraftTokens | Failure)
         waiting = self._waiting
         return waiting is not None and isinstance(message, Verdict | Failure) and answers(message, waiting)
 
@@ -95,25 +131,45 @@ class OverlapSession(Session):
         return ride + self._verify_or_wait(now)
 
     def _ride(self, now: float) -> list[Command]:
-        """Renew the draft's credit, unless it has enough or nothing to do."""
+        """Renew the draft's credit and tell it the text, unless it has enough and needs not know."""
         plan = self._plan()
         if plan.n_max <= 0 or self._reach <= 0 or (self._halted and self._ahead.tokens):
             return []
-        if self._riding is not None and 2 * (self._riding.credit - self._drafted_to()) > self._reach:
+        credit, riding = self._credit(), self._riding
+        if riding is not None and riding.committed_len == len(self.history):
             return []
-        credit = self._credit()
-        if credit <= self._drafted_to():
+        enough = riding is not None and 2 * (riding.credit - self._drafted_to()) > self._reach
+        # Which branches may still be needed, and whether a draft that is behind is right, depends on the text.
+        needs_text = self._n_branches > 0 or bool(self._ahead.late)
+        if not needs_text and (enough or credit <= self._drafted_to()):
             return []
         begin = self._begin("draft")
         prefix = (*self._stamp("draft"), *self._prefix("draft"))
-        request = DraftRequest(*prefix, plan.n_max, 0, self.request.speculation.p_min, credit)
-        self._riding, self._riding_since, self._halted = request, now, False
+        request = DraftRequest(*prefix, plan.n_max, 0, self.request.speculation.p_min, credit, self._n_branches)
+        if riding is None and not self._ahead.tokens:
+            self._started_at = now
+        self._riding, self._halted = request, False
+        self._asked_at[request.committed_len] = now
         return [*begin, Send("draft", request)]
+
+    def _verify(self) -> list[Command]:
+        self._busy = self._riding is not None
+        return super()._verify()
 
     def _restart_draft(self) -> None:
         """What was drafted under this epoch no longer counts."""
         self.epoch += 1
         self._riding, self._halted = None, False
+        self._asked_at, self._right_from = {}, 0
+
+    def _wrong_from(self, position: int, now: float) -> list[Command]:
+        """The draft contradicts the text at this position. It may have been told so already."""
+        self._ahead.restart(len(self.history))
+        if self._riding is not None and self._riding.committed_len > position:
+            self._right_from, self._started_at = position + 1, self._asked_at.get(self._riding.committed_len, now)
+            return []
+        self._restart_draft()
+        return self._ride(now)
 
     def _drafted_to(self) -> int:
         return max(self._ahead.end, len(self.history))
@@ -126,8 +182,8 @@ class OverlapSession(Session):
     def _verify_or_wait(self, now: float) -> list[Command]:
         """Verify what has come, as far as it is worth its rows; or wait for a draft that has just been restarted."""
         n_max = min(self._n, self._room())
-        n = min(self.costs.submit_len(self._ahead.probs), n_max)
-        if n_max > 0 and self._riding is not None and self._waits(n, now):
+        n = Survival(self.costs, n_max).length(self._ahead.probs)
+        if n_max > len(self._ahead.tokens) and self._riding is not None and self._waits(now):
             self.phase, self._waiting = Phase.DRAFTING, None
             return [WakeAt(self._give_up_at)]
         self._draft = self._ahead.tokens[:n]
@@ -135,36 +191,26 @@ class OverlapSession(Session):
             self._speculators.drafted_outside(MODEL, n)
         return self._verify()
 
-    def _waits(self, n: int, now: float) -> bool:
-        """Shall the target wait although it could verify `n` drafted tokens now?"""
-        if self.phase is Phase.DRAFTING:
-            return n < self._wish and now < self._give_up_at
-        if self._ahead.tokens:
-            return False  # the draft is ahead: it comes further while these are verified
-        self._wish, seconds = self._patience()
-        self._give_up_at = now + seconds
-        return self._wish > 0
+    def _waits(self, now: float) -> bool:
+        """Shall the target wait although it could verify what is there now?"""
+        if self.phase is not Phase.DRAFTING:
+            self._wish, seconds = self._patience(now)
+            self._give_up_at = now + seconds
+        return len(self._ahead.tokens) < self._wish and now < self._give_up_at
 
-    def _patience(self) -> tuple[int, float]:
-        """How many tokens to wait for after a restart, and for how many seconds at most; (0, 0.0): not at all.
-
-        The average-reward rule: waiting for m tokens must bring more tokens than our speed makes in that time.
-        """
-        costs = self.costs
-        step, alone, speed = costs.draft_step.value, costs.verify_s(1), costs.speed.value
-        if step is None or alone is None or speed is None:
-            return 1, FIRST_WAIT_S  # nothing is known yet: look at one round
-        rate = self.acceptance.value
-        best, best_value, best_s = 0, 1.0 - speed * alone, 0.0
-        expected, survives = 1.0, 1.0
-        for m in range(1, self._n + 1):
-            survives *= rate
-            expected += survives
-            wait_s = m * step + (costs.round_trip.value or 0.0)
-            value = expected - speed * (wait_s + (costs.verify_s(m + 1) or alone))
-            if value > best_value:
-                best, best_value, best_s = m, value, wait_s
-        return best, PATIENCE * best_s
+    def _patience(self, now: float) -> tuple[int, float]:
+        """How many drafted tokens to wait for, and for how many seconds at most; (0, 0.0): not at all."""
+        costs, n_ready = self.costs, len(self._ahead.tokens)
+        step = costs.step_s(busy=True)
+        if step is None or costs.verify_s(1) is None:
+            return (0, 0.0) if n_ready else (1, FIRST_WAIT_S)  # nothing is known yet: look at one round
+        trip = costs.round_trip.value or 0.0
+        # What rides ahead is followed by the next token in a step; after a restart the request must get there first, and
+        # what the target has sampled meanwhile is drafted too.
+        behind_s = 0.0 if n_ready else max(self._started_at + trip + len(self._ahead.late) * step - now, 0.0)
+        waits = [max(m - n_ready, 0) * step + (behind_s if m > n_ready else 0.0) for m in range(self._n + 1)]
+        wish = best_wait(costs, self.acceptance.value, self._foreseen.value or 0.0, waits, min(n_ready, self._n))
+        return (0, 0.0) if wish <= n_ready else (wish, PATIENCE * (waits[wish] + step))
 
     # --- events --------------------------------------------------------------------------------------------------
 
@@ -180,11 +226,12 @@ class OverlapSession(Session):
         n_known = next((i for i, token in enumerate(draft.tokens) if token >= n_vocab), len(draft.tokens))
         if draft.n_evaluated and draft.tokens:
             self._learn_draft(draft, now)
-        if not self._ahead.add(draft.start, draft.tokens[:n_known], draft.probs[:n_known]):
-            self._restart_draft()  # a message was lost: in a new epoch all that is drafted comes again
-            return self._ride(now)
-        if draft.final or n_known < len(draft.tokens):
-            assert self._riding is not None
+        wrong_from = self._ahead.add(draft.start, draft.tokens[:n_known], draft.probs[:n_known])
+        if wrong_from is not None:
+            return self._wrong_from(wrong_from, now)
+        self._ahead.add_branches([branch for branch in draft.branches if max(branch.tokens) < n_vocab])
+        assert self._riding is not None
+        if (draft.final and draft.committed_len == self._riding.committed_len) or n_known < len(draft.tokens):
             self._halted = self._ahead.end < self._riding.credit
             self._riding = None
         return self._verify_or_wait(now) if self.phase is Phase.DRAFTING else []
@@ -192,14 +239,17 @@ class OverlapSession(Session):
     def _learn_draft(self, draft: DraftTokens, now: float) -> None:
         decode_s = draft.decode_us / 1e6
         if draft.n_evaluated <= len(draft.tokens) + 1:
-            self.costs.draft_step.add(decode_s / len(draft.tokens))
-        riding = self._riding
-        if riding is not None and draft.start == riding.committed_len and draft.round == self.round:
-            self.costs.round_trip.add(max(now - self._riding_since - decode_s, 0.0))
+            self.costs.drafted(decode_s / len(draft.tokens), busy=self.phase is Phase.VERIFYING)
+        asked_at = self._asked_at.get(draft.committed_len)
+        if asked_at is not None and draft.start == draft.committed_len:
+            self.costs.round_trip.add(max(now - asked_at - decode_s, 0.0))
+        self._asked_at = {length: at for length, at in self._asked_at.items() if length > draft.committed_len}
 
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
         self._learn_verdict(verdict, n_accepted, now)
-        if not self._ahead.commit(verdict.tokens):
+        followed = self._ahead.commit(verdict.tokens)
+        if followed != "chain":
+            self._foreseen.add(followed == "branch")
             self._restart_draft()
         self.phase = Phase.VERIFYING
         return self._start_round(now)
@@ -207,9 +257,9 @@ class OverlapSession(Session):
     def _learn_verdict(self, verdict: Verdict, n_accepted: int, now: float) -> None:
         costs = self.costs
         if verdict.n_evaluated == len(self._draft) + 1:
-            costs.verified(verdict.n_evaluated, verdict.decode_us / 1e6)
+            costs.verified(verdict.n_evaluated, verdict.decode_us / 1e6, self._busy)
         if now > self._round_since > 0 and self.counts.rounds > 1:
-            costs.speed.add(len(verdict.tokens) / (now - self._round_since))
+            costs.speed.add(len(verdict.tokens), now - self._round_since)
         if self.chain.last_type(0) != MODEL:
             return
         self.acceptance.add(n_accepted, len(self._draft))
@@ -232,7 +282,7 @@ class OverlapSession(Session):
         self._restart_draft()
         if "draft" in self._peers:
             self._peers["draft"].known_len = 0
-        return self._ride(self._riding_since)
+        return self._ride(self._round_since)
 
     def _on_failure(self, failure: Failure, now: float) -> list[Command]:
         riding = self._riding

@@ -336,7 +336,7 @@ class Session:
     def _ask_draft(self, n_max: int) -> list[Command]:
         settings, begin = self.request.speculation, self._begin("draft")
         prefix = (*self._stamp("draft"), *self._prefix("draft"))
-        request = DraftRequest(*prefix, n_max, settings.n_min, settings.p_min, credit=0)
+        request = DraftRequest(*prefix, n_max, settings.n_min, settings.p_min, credit=0, n_branches=0)
         self._waiting, self.phase = request, Phase.DRAFTING
         return [*begin, Send("draft", request)]
 

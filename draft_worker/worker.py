@@ -7,15 +7,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter_ns
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from draft_worker.branches import Branch, Opening, n_worthwhile, openings
+from outrider.decoding.row_costs import RowCosts
 from outrider.decoding.sampling import Sampler
 from outrider.engine.base import Engine, Output, Span
+from outrider.engine.cached import CachedSequence
 from outrider.errors import EngineError
 from outrider.speculators.model import Drafting, missing, step
 from outrider.types import SamplingParams
@@ -38,6 +42,7 @@ class DraftSlot(Slot):
         self.request: DraftRequest | None = None
         self.drafting: Drafting | None = None
         self.last: Drafting | None = None  # the draft before, which may still be right (overlap)
+        self.branches: list[Branch] = []
         self.epoch = 0
         self.n_sent = 0  # tokens of `drafting` that were reported already
         self.decode_us = 0
@@ -48,9 +53,47 @@ class DraftSlot(Slot):
 
     def choose(self, row: NDArray[np.float32], start: int, drafted: Sequence[int]) -> int:
         """What the target would sample if these were its logits: same settings, same noise at the same position."""
+        return self.sample(row, [*self.history.tokens[:start], *drafted])
+
+    def sample(self, row: NDArray[np.float32], text: Sequence[int]) -> int:
         assert self.sampler is not None
-        text = [*self.history.tokens[:start], *drafted]
         return self.sampler.sample(row, text, len(text) - self.begin.prompt_len)
+
+    def open(self, opening: Opening, cache: CachedSequence) -> Branch:
+        """Follow another token than the chain's, in this sequence. Raises CacheError."""
+        chain = self.drafting
+        assert chain is not None
+        stem = [*chain.tokens[: opening.index], opening.token]
+        text = [*self.history.tokens[: chain.start], *stem]
+        cache.fork(self.cache, text)
+        choose = (lambda row, start, drafted: self.sample(row, [*text, *drafted])) if self.sampler else None
+        assert self.request is not None
+        drafting = Drafting(self.request.n_max, 0, self.request.p_min, len(text), choose)
+        branch = Branch(cache, chain.start, stem, opening.prob, opening.reach, drafting)
+        self.branches.append(branch)
+        return branch
+
+    def forget_told(self) -> None:
+        """All that is drafted is to be told again."""
+        self.n_sent = 0
+        for branch in self.branches:
+            branch.n_told = 0
+
+    @property
+    def follows_branches(self) -> bool:
+        return self.request is not None and self.request.n_branches > 0 and self.drafting is not None
+
+    @property
+    def chain_weight(self) -> float:
+        """Probability that the chain's next token is wanted."""
+        return math.prod(self.drafting.probs) if self.drafting is not None else 1.0
+
+    @property
+    def has_news(self) -> bool:
+        """In overlap each token is told as it comes."""
+        if self.request is None or self.request.credit == 0 or self.drafting is None:
+            return False
+        return len(self.drafting.tokens) > self.n_sent or any(branch.has_news for branch in self.branches)
 
 
 class DraftWorker(SlotWorker[DraftSlot]):
@@ -62,6 +105,8 @@ class DraftWorker(SlotWorker[DraftSlot]):
         super().__init__(engine)
         self._clock = clock  # nanoseconds
         self._decode_us = 0
+        self._costs = RowCosts(beta=0.0)  # what was not tried may be free
+        self._spare = [CachedSequence(engine, engine.n_seq + i) for i in range(engine.n_branches)]
         self.chunk = ChunkSize(engine.n_batch)
         self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
 
@@ -99,24 +144,75 @@ class DraftWorker(SlotWorker[DraftSlot]):
     def _ride_on(self, slot: DraftSlot, request: DraftRequest) -> list[Message]:
         """Draft up to the credit; what is there already and still fits stays, and is told again in a new epoch."""
         n_max = max(request.credit - request.committed_len, 1)
-        n_taken = slot.last.n_taken(slot.history.tokens) if slot.last is not None else None
-        if slot.last is None or n_taken is None:
-            drafting = slot.new_draft(n_max, 0, request.p_min)
-            slot.n_sent = 0
+        drafting, n_taken = self._go_on(slot)
+        if drafting is None:
+            slot.drafting, slot.n_sent = slot.new_draft(n_max, 0, request.p_min), 0
         else:
-            drafting = slot.last.rest(n_taken, n_max)
-            slot.n_sent = max(slot.n_sent - n_taken, 0) if request.epoch == slot.epoch else 0
-        slot.cache.rewind(drafting.tokens)
-        slot.drafting, slot.epoch = drafting, request.epoch
-        return [self._report(slot)] if drafting.done or len(drafting.tokens) > slot.n_sent else []
+            slot.drafting = drafting.rest(n_taken, n_max)
+            slot.n_sent = max(slot.n_sent - n_taken, 0)
+            if request.epoch != slot.epoch:
+                slot.forget_told()
+        slot.cache.rewind(slot.drafting.tokens)
+        slot.epoch = request.epoch
+        if len(slot.drafting.tokens) > slot.n_sent or not self._has_work(slot):
+            return [self._report(slot)]
+        return []
+
+    def _go_on(self, slot: DraftSlot) -> tuple[Drafting | None, int]:
+        """The draft that the committed text has followed, and how many of its tokens that took; it is the chain now."""
+        text = slot.history.tokens
+        n_taken = slot.last.n_taken(text) if slot.last is not None else None
+        if n_taken is not None:
+            self._drop_branches(slot, [branch for branch in slot.branches if branch.position < len(text)])
+            return slot.last, n_taken
+        taken = next((branch for branch in slot.branches if branch.n_taken(text) is not None), None)
+        if taken is not None:
+            taken.cache, slot.bound = slot.cache, taken.cache
+            slot.cache.commit(text, taken.base)
+        self._drop_branches(slot, list(slot.branches))
+        return (None, 0) if taken is None else (taken.drafting, len(text) - taken.drafting.start)
+
+    def _drop_branches(self, slot: DraftSlot, dropped: list[Branch]) -> None:
+        for branch in dropped:
+            branch.cache.clear()
+            self._spare.append(branch.cache)
+            slot.branches.remove(branch)
 
     def cancel_job(self, slot: DraftSlot) -> None:
         if slot.drafting is not None:
             slot.last = slot.drafting
         slot.request = slot.drafting = None
 
+    def end_slot(self, slot: DraftSlot) -> None:
+        self._drop_branches(slot, list(slot.branches))
+
     def missing(self, slot: DraftSlot) -> list[int]:
         return missing(slot)
+
+    def has_work(self) -> bool:
+        return any(self._has_work(slot) for slot in self.bound_slots())
+
+    def _has_work(self, slot: DraftSlot) -> bool:
+        return bool(self.missing(slot)) or bool(self._growing(slot)) or next(self._openings(slot), None) is not None
+
+    @staticmethod
+    def _growing(slot: DraftSlot) -> list[Branch]:
+        """Branches that could have another token."""
+        return [branch for branch in slot.branches if not branch.drafting.done] if slot.follows_branches else []
+
+    def _openings(self, slot: DraftSlot) -> Iterator[Opening]:
+        """Branches that could be opened."""
+        if not slot.follows_branches or not self._spare or self.engine.memory != "truncate":
+            return
+        assert slot.request is not None
+        assert slot.drafting is not None
+        if len(slot.branches) >= slot.request.n_branches:
+            return
+        known = {(branch.position, branch.stem[-1]) for branch in slot.branches}
+        for opening in openings(slot.drafting):
+            position = slot.drafting.start + opening.index
+            if (position, opening.token) not in known and position + 1 < self.engine.n_ctx:
+                yield opening
 
     def n_waiting(self) -> int:
         return sum(slot.request is not None for slot in self.slots.values())
@@ -124,35 +220,64 @@ class DraftWorker(SlotWorker[DraftSlot]):
     # --- execute -------------------------------------------------------------------------------------------------
 
     def step(self) -> list[Message]:
-        """One decode for all slots that miss rows, and the drafts that it finished."""
-        slots = [slot for slot in self.bound_slots() if self.missing(slot)]
+        """One decode for all slots that miss rows and the branches that are worth it, and what there is to tell then."""
+        slots = self.bound_slots()
+        chains, branches = self._choose(slots)
+        work: list[DraftSlot | Branch] = [*chains, *branches]
         self._decode_us = 0
         try:
-            finished = step(self.engine, slots, self.chunk.rows, self._decode)
+            finished = step(self.engine, work, self.chunk.rows, self._decode)
         except EngineError as error:
             return [reply for slot in slots for reply in self._drop_rows(slot, error)]
         for slot in slots:
             slot.decode_us += self._decode_us
-        riding = [slot for slot in slots if slot not in finished and self._has_news(slot)]
-        return [self._report(slot) for slot in [*finished, *riding]]
+        return [self._report(slot) for slot in slots if slot.has_news or slot in finished or self._is_idle(slot)]
+
+    def _choose(self, slots: Sequence[DraftSlot]) -> tuple[list[DraftSlot], list[Branch]]:
+        """What the next step evaluates. A chain is always gone on with; the branches that pay ride along with it."""
+        chains = [slot for slot in slots if self.missing(slot)]
+        followed = [slot for slot in slots if slot.follows_branches and len(self.missing(slot)) <= 1]
+        nodes: list[tuple[float, DraftSlot, Branch | Opening]] = []
+        for slot in followed:
+            nodes += [(branch.weight, slot, branch) for branch in self._growing(slot)]
+            nodes += [(opening.reach, slot, opening) for opening in self._openings(slot)]
+        if not nodes:
+            return chains, []
+        nodes.sort(key=lambda node: -node[0])
+        del nodes[2 * max(self._costs.rows, default=0) + 1 - len(chains) :]  # to find out costs little
+        sure = [slot.chain_weight for slot in chains]
+        n = n_worthwhile([weight for weight, _, _ in nodes], sure, self._cost)
+        return chains, list(self._opened(nodes[:n]))
+
+    def _opened(self, nodes: Sequence[tuple[float, DraftSlot, Branch | Opening]]) -> Iterator[Branch]:
+        for _, slot, node in nodes:
+            if isinstance(node, Branch):
+                yield node
+            elif self._spare:
+                yield slot.open(node, self._spare.pop())
+
+    def _cost(self, n_rows: int) -> float:
+        return self._costs.seconds(n_rows) or float(n_rows)
+
+    def _is_idle(self, slot: DraftSlot) -> bool:
+        """It rides, and there is nothing that it could do before the next request."""
+        return slot.request is not None and slot.request.credit > 0 and not self._has_work(slot)
 
     def _decode(self, spans: Sequence[Span]) -> Output:
         """The engine's decode, measured."""
         start = self._clock()
         output = self.engine.decode(spans)
         self._decode_us = (self._clock() - start) // 1000
-        self.chunk.observe(sum(len(span.tokens) for span in spans), self._decode_us)
+        n_rows = sum(len(span.tokens) for span in spans)
+        self.chunk.observe(n_rows, self._decode_us)
+        if n_rows == len(spans):
+            self._costs.add(n_rows, max(self._decode_us, 1) / 1e6)
         return output
-
-    @staticmethod
-    def _has_news(slot: DraftSlot) -> bool:
-        """In overlap each token is told as it comes."""
-        riding = slot.request is not None and slot.request.credit > 0
-        return riding and slot.drafting is not None and len(slot.drafting.tokens) > slot.n_sent
 
     def _drop_rows(self, slot: DraftSlot, error: EngineError) -> list[Message]:
         """After a failed decode nothing in the slot's cache is trusted."""
         slot.cache.clear()
+        self._drop_branches(slot, list(slot.branches))
         request = slot.request
         self.cancel_job(slot)
         return [failure(request, "engine", str(error))] if request else []
@@ -164,6 +289,7 @@ class DraftWorker(SlotWorker[DraftSlot]):
         assert request is not None
         assert drafting is not None
         first, slot.n_sent = slot.n_sent, len(drafting.tokens)
+        final = drafting.done and not self._has_work(slot)
         reply = DraftTokens(
             request.incarnation,
             request.session,
@@ -171,17 +297,17 @@ class DraftWorker(SlotWorker[DraftSlot]):
             request.epoch,
             request.committed_len,
             start=drafting.start + first,
-            parent=0,
             tokens=drafting.tokens[first:],
             probs=drafting.probs[first:],
             entropies=drafting.entropies[first:],
-            final=drafting.done,
+            branches=[branch.told() for branch in slot.branches if branch.has_news],
+            final=final,
             n_dropped=drafting.n_dropped,
             n_evaluated=drafting.n_evaluated,
             decode_us=slot.decode_us,
         )
         drafting.n_evaluated, slot.decode_us = 0, 0
-        if drafting.done:
+        if final:
             # Its rows stay: what is accepted of it need not be evaluated again.
             self.cancel_job(slot)
         return reply

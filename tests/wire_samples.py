@@ -55,15 +55,15 @@ SAMPLES: dict[str, m.Message] = {
         ),
         m.Process(*_IDS, prefix_hash=2**61 - 2, keep_len=128, tail=[300]),
         m.DraftRequest(
-            *_IDS, prefix_hash=99, keep_len=127, tail=[1, 2**31 - 1], n_max=3, n_min=0, p_min=0.75, credit=0
+            *_IDS, prefix_hash=99, keep_len=127, tail=[1, 2**31 - 1], n_max=3, n_min=0, p_min=0.75, credit=0, n_branches=0
         ),
         m.DraftTokens(
             *_IDS,
             start=129,
-            parent=0,
             tokens=[5, 6],
             probs=[1.0, 0.25],
             entropies=[0.0, 1.5],
+            branches=[m.Branch(130, [7, 8], [0.5, 0.75])],
             final=True,
             n_dropped=0,
             n_evaluated=3,
@@ -138,6 +138,8 @@ def _values(info: mi.Type) -> st.SearchStrategy[Any]:
             return st.one_of([_values(kind) for kind in info.types])
         case mi.StructType() if info.cls is TokenLogprobs:
             return _logprobs(info)
+        case mi.StructType() if info.cls is m.Branch:
+            return _branches(info)
         case mi.StructType():
             return st.builds(info.cls, **{field.name: _values(field.type) for field in info.fields})
     raise NotImplementedError(info)
@@ -153,6 +155,13 @@ def _logprobs(info: mi.StructType) -> st.SearchStrategy[Any]:
         return TokenLogprobs(logprob=logprob, tokens=tokens, logprobs=logprobs, pieces=pieces)
 
     return st.builds(build, one["logprob"], best)
+
+
+def _branches(info: mi.StructType) -> st.SearchStrategy[m.Branch]:
+    """Its lists have one length."""
+    one = {field.name: _values(getattr(field.type, "item_type", field.type)) for field in info.fields}
+    rows = st.lists(st.tuples(one["tokens"], one["probs"]), min_size=1, max_size=4)
+    return st.builds(lambda start, rows: m.Branch(start, *map(list, zip(*rows, strict=True))), one["start"], rows)
 
 
 def _least(info: mi.IntType) -> int:

@@ -36,13 +36,14 @@ def _ngram(sizes: NgramSizes) -> NgramParams:
     return NgramParams(size_n=sizes.size_n, size_m=sizes.size_m, min_hits=sizes.effective_min_hits)
 
 
-def engine_options(worker: Worker, n_seq: int) -> EngineOptions:
-    """What the worker's engine is created with, for `n_seq` sequences. Raises ConfigError where options exclude one
+def engine_options(worker: Worker, n_seq: int, n_branches: int = 0) -> EngineOptions:
+    """What the worker's engine is created with, for `n_seq` sequences and copies of them. Raises ConfigError where options exclude one
     another."""
     return EngineOptions(
         n_ctx=worker.ctx_size,
         n_batch=worker.batch_size,
         n_seq=n_seq,
+        n_branches=n_branches,
         n_threads=worker.threads or None,
         n_gpu_layers=worker.n_gpu_layers if worker.n_gpu_layers >= 0 else None,
         devices=",".join(worker.devices) or None,

@@ -231,6 +231,11 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _row("speculative.schedule", "--schedule", "order of drafting and verifying"),
     _row(
+        "speculative.n_branches",
+        "--spec-draft-n-branches",
+        "schedules branches and auto: other ways on that the draft prepares",
+    ),
+    _row(
         "speculative.synth_len",
         "--spec-synth-len",
         "benchmark only, the text is INVALID: accept drafts at random, for this mean length",

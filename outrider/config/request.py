@@ -33,6 +33,7 @@ _HOST_ONLY = (
     "speculative.ngram_cache.",
     "speculative.ngram_mod.pool",
     "speculative.schedule",
+    "speculative.n_branches",
     "speculative.synth_",
 )
 _GRAMMARS = ("generation.grammar", "generation.json_schema")

@@ -14,13 +14,13 @@ from msgspec import Meta, field
 from outrider.engine.options import MAX_SEQ, MAX_THREADS, EngineKind
 from outrider.speculators.types import TYPE_NAMES
 from outrider.types import MAX_TOKENS, DraftSampling, Grammar, SamplingParams, Tokens
-from outrider.wire.messages import MAX_DRAFT
+from outrider.wire.messages import MAX_BRANCHES, MAX_DRAFT
 
 INT32_MAX = 2**31 - 1
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 FlashAttention = Literal["on", "off", "auto"]
-Schedule = Literal["lockstep", "overlap", "auto"]
+Schedule = Literal["lockstep", "overlap", "branches", "auto"]
 NgramPool = Literal["session", "shared"]
 
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -106,6 +106,7 @@ class Speculative(Section, frozen=True, kw_only=True):
     p_min: float = 0.0
     draft_sampling: DraftSampling = "greedy"
     schedule: Schedule = "lockstep"
+    n_branches: Annotated[int, Meta(ge=0, le=MAX_BRANCHES)] = 16
     synth_len: float | None = None
     synth_rates: list[float] = []
     ngram_simple: NgramSizes = field(default_factory=NgramSizes)
@@ -119,6 +120,11 @@ class Speculative(Section, frozen=True, kw_only=True):
     def draft_n_max(self) -> int:
         """The longest draft to ask the draft worker for; 0: do not ask. A p_min above 1 lets no token pass."""
         return 0 if self.p_min > 1.0 else min(self.n_max, MAX_DRAFT)
+
+    @property
+    def draft_n_branches(self) -> int:
+        """Branches that the draft worker may follow under this schedule."""
+        return self.n_branches if self.schedule in ("branches", "auto") else 0
 
     @property
     def draft_n_min(self) -> int:

@@ -85,7 +85,7 @@ class Tokenizer(Protocol):
 
 
 class Engine(ABC):
-    """One model with `n_seq` sequences.
+    """One model with `n_seq` sequences, and `n_branches` more behind them for copies that differ in a few rows.
 
     Single-threaded: one thread calls it. `memory` says how a sequence goes back: "truncate" (drop a suffix) or
     "checkpoint" (only `save` and `restore`).
@@ -97,6 +97,7 @@ class Engine(ABC):
     n_ctx: int  # positions per sequence
     n_batch: int  # rows per decode
     n_seq: int
+    n_branches: int = 0
     memory: MemoryKind
 
     @abstractmethod

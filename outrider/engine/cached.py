@@ -97,6 +97,16 @@ class CachedSequence:
         self.engine.restore(self.seq, usable[-1].state)
         return usable[-1].length
 
+    def fork(self, source: CachedSequence, committed: list[int]) -> None:
+        """Become a copy of `source` for another text, which agrees with its rows up to the text's last token.
+
+        Raises CacheError where the memory has no branches."""
+        length = min(len(committed) - 1, len(source))
+        self.engine.copy(source.seq, self.seq)
+        self.engine.truncate(self.seq, length)
+        self.tokens, self.committed, self._known = source.tokens[:length], committed, length
+        self._checkpoints = []
+
     def clear(self) -> None:
         """Forget all rows."""
         self.tokens.clear()

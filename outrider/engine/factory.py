@@ -13,7 +13,7 @@ from outrider.errors import ConfigError
 
 LLAMA_MISSING = "engine llama: llama-cpp-python is not installed; run: pip install 'outrider[llama]'"
 
-_SCRIPTED_OPTIONS = ("n_ctx", "n_batch", "n_seq")
+_SCRIPTED_OPTIONS = ("n_ctx", "n_batch", "n_seq", "n_branches")
 _NUMPY_OPTIONS = (*_SCRIPTED_OPTIONS, "n_threads", "checkpoint_only")
 _LLAMA_OPTIONS = tuple(field.name for field in fields(EngineOptions) if field.name != "checkpoint_only")
 
@@ -74,6 +74,7 @@ def _numpy(path: str, options: EngineOptions) -> Engine:
         n_ctx=options.n_ctx,
         n_batch=options.n_batch,
         n_seq=options.n_seq,
+        n_branches=options.n_branches,
         n_threads=options.n_threads,
         checkpoint_only=options.checkpoint_only,
     )
@@ -83,11 +84,15 @@ def _scripted(path: str, options: EngineOptions) -> Engine:
     refuse_unsupported(options, "scripted", _SCRIPTED_OPTIONS)
     from outrider.engine.scripted import ScriptedEngine
 
-    return ScriptedEngine(path, n_ctx=options.n_ctx, n_batch=options.n_batch, n_seq=options.n_seq)
+    return ScriptedEngine(path, **_sizes(options))
 
 
 def _simulated(path: str, options: EngineOptions) -> Engine:
     refuse_unsupported(options, "simulated", _SCRIPTED_OPTIONS)
     from outrider.engine.simulated import SimulatedEngine
 
-    return SimulatedEngine(path, n_ctx=options.n_ctx, n_batch=options.n_batch, n_seq=options.n_seq)
+    return SimulatedEngine(path, **_sizes(options))
+
+
+def _sizes(options: EngineOptions) -> dict[str, int]:
+    return {name: getattr(options, name) for name in _SCRIPTED_OPTIONS}

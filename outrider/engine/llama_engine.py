@@ -6,6 +6,7 @@ What llama.cpp asserts is checked here first, because a wrong number would end t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from outrider.types import MAX_TOKENS, ModelFacts
 
 _INT32 = 2**31
 _PROBE_ROWS = 3
+#: Rows that a branch may have for itself, on average.
+MAX_BRANCH_ROWS = 32
 _NO_ROOM, _BAD_BATCH = 1, -1  # codes of llama_decode after which nothing was changed
 
 
@@ -53,12 +56,16 @@ class LlamaEngine(Engine):
         if not model.is_decoder():
             raise ModelFileError(f"{path}: is not a model that writes text on from text; use a decoder-only one")
         self.n_vocab, self.n_seq = model.vocab.n_tokens, options.n_seq
+        if model.is_recurrent():
+            options = replace(options, n_branches=0)  # such a memory has none
+        self.n_branches = options.n_branches
+        n_seq = self.n_seq + self.n_branches
         self.n_ctx = options.n_ctx or model.n_ctx_train
-        n_mirrors = 2 if model.n_swa and options.n_seq > 1 and not model.is_recurrent() else 1
+        n_mirrors = 2 if model.n_swa and n_seq > 1 and not model.is_recurrent() else 1
         self._context = make_context(path, model, options, self.n_ctx, n_mirrors)
         self.n_batch = min(options.n_batch, self._context.n_batch)
-        self._batch = Batch(self.n_batch, self.n_seq, n_mirrors)
-        self._sequences = LlamaMemory(self._context, self.n_seq, model.n_swa, n_mirrors)
+        self._batch = Batch(self.n_batch, n_seq, n_mirrors)
+        self._sequences = LlamaMemory(self._context, n_seq, model.n_swa, n_mirrors)
         self.tokenizer = LlamaTokenizer(model.vocab, model.chat_template())
         cache_bytes = self._probe(path)
         self.memory = self._sequences.kind
@@ -205,13 +212,15 @@ def flash_attention(options: EngineOptions, available: Sequence[Device]) -> str:
 
 
 def make_context(path: Path, model: NativeModel, options: EngineOptions, n_ctx: int, n_mirrors: int) -> NativeContext:
-    """A context for `n_seq` sequences of `n_ctx` positions each."""
-    n_cells, n_seq = n_ctx * options.n_seq, options.n_seq * n_mirrors
+    """A context for `n_seq` sequences of `n_ctx` positions each, and `n_branches` with a few rows of their own."""
+    n_cells = n_ctx * options.n_seq + MAX_BRANCH_ROWS * options.n_branches
+    n_seq = (options.n_seq + options.n_branches) * n_mirrors
     if n_ctx > MAX_TOKENS or n_cells >= _INT32:
         raise ConfigError(f"n_ctx = {n_ctx} with n_seq = {options.n_seq} is more than can be counted; lower one")
     if n_seq > MAX_SEQ:
         raise ConfigError(
-            f"n_seq = {options.n_seq}: a model with a sliding window can have {MAX_SEQ // n_mirrors} here"
+            f"n_seq = {options.n_seq} and n_branches = {options.n_branches}: this model can have"
+            f" {MAX_SEQ // n_mirrors} sequences; lower one"
         )
     least = options.n_rs_seq + _PROBE_ROWS + 1
     if n_ctx < least:

@@ -33,7 +33,7 @@ N_PROBES = 16
 
 
 class NumpyEngine(Engine):
-    """The model at `path` with `n_seq` sequences of `n_ctx` positions (0: as many as it was trained for).
+    """The model at `path` with `n_seq` sequences (and `n_branches` more) of `n_ctx` positions (0: as many as it was trained for).
 
     n_threads: None = every core that this process may use. checkpoint_only: behave like a memory that can neither
     drop a suffix nor branch; what is left is to drop everything, `save` and `restore`.
@@ -49,12 +49,13 @@ class NumpyEngine(Engine):
         n_ctx: int,
         n_batch: int = 512,
         n_seq: int = 1,
+        n_branches: int = 0,
         n_threads: int | None = None,
         checkpoint_only: bool = False,
     ) -> None:
         if not set_blas_threads(1):
             log.warning("numpy's BLAS cannot be set to one thread; set its thread count to 1 in the environment")
-        self.n_batch, self.n_seq = n_batch, n_seq
+        self.n_batch, self.n_seq, self.n_branches = n_batch, n_seq, n_branches
         self.memory = "checkpoint" if checkpoint_only else "truncate"
         file = open_gguf(path)
         self._pool = WorkPool(n_threads or usable_cpus())
@@ -71,7 +72,7 @@ class NumpyEngine(Engine):
         params = read_params(file)
         self.n_ctx = context_length(params, n_ctx, file)
         check_tensors(file, params)
-        self._cache: KvCache | None = _new_cache(params, self.n_seq, self.n_ctx)
+        self._cache: KvCache | None = _new_cache(params, self.n_seq + self.n_branches, self.n_ctx)
         self._model: NumpyModel | None = NumpyModel(params, load_weights(file, params), self.n_ctx, self._pool)
         self.n_vocab = self._model.n_vocab
         self.tokenizer = GgufTokenizer(file)

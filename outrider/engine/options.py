@@ -45,6 +45,7 @@ class EngineOptions:
     n_batch: int = 512  # rows per decode
     n_ubatch: int = 512  # rows that are computed at a time
     n_seq: int = 1  # sequences
+    n_branches: int = 0  # further ones, which hold few rows that are not those of the sequence they were copied from
     n_threads: int | None = None  # for one row; None = every core that this process may use
     n_threads_batch: int | None = None  # for more rows; None = n_threads
     n_gpu_layers: int | None = None  # None = all of them, where there is a GPU
@@ -62,6 +63,7 @@ class EngineOptions:
         _check_range("n_batch", self.n_batch, 1, MAX_TOKENS)
         _check_range("n_ubatch", self.n_ubatch, 1, MAX_TOKENS)
         _check_range("n_seq", self.n_seq, 1, MAX_SEQ)
+        _check_range("n_branches", self.n_branches, 0, MAX_SEQ)
         _check_range("n_threads", self.n_threads, 1, MAX_THREADS)
         _check_range("n_threads_batch", self.n_threads_batch, 1, MAX_THREADS)
         _check_range("n_gpu_layers", self.n_gpu_layers, 0, 2**31 - 1)

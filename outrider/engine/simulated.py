@@ -97,10 +97,10 @@ class Simulation:
 class SimulatedEngine(ScriptedEngine):
     """See the module's docstring. Arguments as of every engine; `path` is the simulation."""
 
-    def __init__(self, path: str = "simulated:", *, n_ctx: int = 4096, n_batch: int = 512, n_seq: int = 1) -> None:
+    def __init__(self, path: str = "simulated:", **sizes: int) -> None:
         self.simulation = simulation = Simulation.parse(path)
         script = f"scripted:seed={simulation.seed},vocab={simulation.vocab}"
-        super().__init__(script, n_ctx=n_ctx, n_batch=n_batch, n_seq=n_seq)
+        super().__init__(script, **sizes)
         self.facts = msgspec.structs.replace(self.facts, engine="simulated", architecture="simulated", name=path)
         self._late_s = 0.0
         self._rank_probs = simulation.rank_probs()
@@ -118,12 +118,12 @@ class SimulatedEngine(ScriptedEngine):
         output = super().decode(spans)
         n_outputs = sum(span.n_outputs for span in spans)
         end = max((span.start + len(span.tokens) for span in spans), default=0)
-        self._wait_until(start + self.simulation.decode_s(n_outputs, end))
+        self._take_time(start, self.simulation.decode_s(n_outputs, end))
         return output
 
-    def _wait_until(self, due: float) -> None:
+    def _take_time(self, start: float, seconds: float) -> None:
         """A system wakes us a little late each time; without amends a short step would cost some percent more."""
-        due -= self._late_s
+        due = start + seconds - self._late_s
         while (left := due - time.perf_counter()) > 0:
             time.sleep(left)
         self._late_s = min(-left, _MAX_LATE_S)

@@ -73,7 +73,7 @@ class Drafting:
         """The same draft behind its first `n_taken` tokens, with a new limit."""
         rest = Drafting(n_max, 0, self.p_min, self.start + n_taken, self.choose)
         rest.tokens = self.tokens[n_taken:]
-        rest.probs, rest.entropies = self.probs[n_taken:], self.entropies[n_taken:]
+        rest.probs, rest.entropies, rest.draws = self.probs[n_taken:], self.entropies[n_taken:], self.draws[n_taken:]
         if len(rest.tokens) >= n_max:
             rest.finish()
         return rest

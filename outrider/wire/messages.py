@@ -31,10 +31,12 @@ from outrider.types import (
     Tokens,
 )
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 #: A draft longer than this is a protocol error; `n_max` is bounded by it too.
 MAX_DRAFT = 512
+#: Branches of one session that a draft worker may follow.
+MAX_BRANCHES = 64
 
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+\Z")]  # `$` would let a line end by
 Text = Annotated[str, Meta(max_length=1 << 22)]
@@ -155,16 +157,30 @@ class DraftRequest(Prefix, frozen=True, tag=12):
     n_min: Annotated[int, Meta(ge=0, le=MAX_DRAFT)]  # a shorter draft is dropped
     p_min: Probability  # stop before a token whose probability (among the ten best) is below this
     credit: U32  # absolute position up to which the draft may ride on by itself; 0 in lockstep
+    n_branches: Annotated[int, Meta(ge=0, le=MAX_BRANCHES)]  # at most so many branches off the chain; 0 in lockstep
+
+
+class Branch(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Another way on: up to `start` the text is the chain's, there it takes another token, and then it may go on so."""
+
+    start: U32  # absolute position of tokens[0]
+    tokens: Annotated[list[Token], Meta(min_length=1, max_length=MAX_DRAFT)]  # the other token, and what follows it
+    probs: Annotated[list[Probability], Meta(min_length=1, max_length=MAX_DRAFT)]  # of each token, among the ten best
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.probs):
+            raise ValueError("`tokens` and `probs` of a branch differ in length")
 
 
 class DraftTokens(SessionMessage, frozen=True, tag=13):
-    """draft worker → coordinator. Drafted tokens, greedy, with what the draft model thought of each."""
+    """draft worker → coordinator. Drafted tokens, with what the draft model thought of each: of the chain, which goes on
+    where the message before ended, and of its branches, each told whole when it has grown."""
 
     start: U32  # absolute position of tokens[0]
-    parent: U32  # branch that this continues; 0 is the chain
     tokens: Draft  # may be none
     probs: Annotated[list[Probability], Meta(max_length=MAX_DRAFT)]  # of each token, among the ten best
     entropies: Annotated[list[Annotated[float, Meta(ge=0.0, le=3.0)]], Meta(max_length=MAX_DRAFT)]  # nats, same ten
+    branches: Annotated[list[Branch], Meta(max_length=MAX_BRANCHES)]  # for the case that the target leaves the chain
     final: bool  # nothing more comes for this request
     n_dropped: U32  # tokens drafted and withheld (n_min)
     n_evaluated: U32  # rows the engine evaluated for this reply

@@ -52,7 +52,8 @@ def options_of(role: WorkerRole, config: Config) -> EngineOptions:
     memory make nothing of it.
     """
     settings = config.target if role == "target" else config.draft
-    options = engine_options(settings, config.coordinator.n_seq)
+    n_branches = config.speculative.draft_n_branches if role == "draft" else 0
+    options = engine_options(settings, config.coordinator.n_seq, n_branches)
     if role == "draft" or not config.speculative.types or resolve_kind(settings.engine) != "llama":
         return options
     return replace(options, n_rs_seq=min(config.speculative.draft_n_max, MAX_SNAPSHOTS))

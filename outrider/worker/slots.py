@@ -122,8 +122,14 @@ class SlotWorker(ABC, Generic[SlotT]):
 
     def _end(self, session: int) -> None:
         slot = self.slots.pop(session, None)
-        if slot is not None and slot.bound is not None:
+        if slot is None:
+            return
+        self.end_slot(slot)
+        if slot.bound is not None:
             self._free.append(slot.bound)
+
+    def end_slot(self, slot: SlotT) -> None:
+        """The session is over: give back what it holds beside its sequence."""
 
     def on_prefix(self, request: PrefixT, then: Callable[[SlotT, PrefixT], list[Message]]) -> list[Message]:
         """Take over the committed text that the request names, then do what it asks for."""

@@ -208,9 +208,9 @@ def test_floats_are_finite(name: str, value: float) -> None:
         (m.VocabBlock(1, 2, 3, [b"x" * 65537]), "texts"),
         (m.Process(1, 2, 3, 4, 5, 6, 7, [2**31]), "tail"),
         (m.Process(1, 2, 3, 4, 5, 6, 7, [-1]), "tail"),
-        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], 0, 0, 0.5, 0), "n_max"),
-        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], m.MAX_DRAFT + 1, 0, 0.5, 0), "n_max"),
-        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], 3, 0, 1.5, 0), "p_min"),
+        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], 0, 0, 0.5, 0, 0), "n_max"),
+        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], m.MAX_DRAFT + 1, 0, 0.5, 0, 0), "n_max"),
+        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], 3, 0, 1.5, 0, 0), "p_min"),
         (m.VerifyRequest(1, 2, 3, 4, 5, 6, 7, [1], [1] * (m.MAX_DRAFT + 1), 0), "draft"),
         (m.Accept(1, 2, 3, 4, 5, 2**16, True), "n_accepted"),
         (m.Failure(1, 2, 3, 4, 5, 0, "engine", "x" * 4097), "reason"),
@@ -231,8 +231,9 @@ def test_drafts_of_every_allowed_length_travel(n_draft: int) -> None:
 
 def test_arrays_that_belong_together_have_one_length() -> None:
     draft, verdict = as_array(SAMPLES["DraftTokens"]), as_array(SAMPLES["Verdict"])
-    for i in (8, 9, 10):
+    for i in (7, 8, 9):
         assert "differ in length" in refused(pack(replaced(draft, (i,), draft[i][:1])))
+    assert "differ in length" in refused(pack(replaced(draft, (10, 0, 2), [0.5])))  # of a branch
     assert "more was accepted" in refused(pack(replaced(verdict, (7,), 0)))  # n_tested
     refused(pack(replaced(verdict, (8,), 2)))  # accepted
     refused(pack(replaced(verdict, (8,), 0)))
@@ -244,7 +245,7 @@ def test_a_float_that_is_not_finite_does_not_leave() -> None:
     array: list[Any] = as_array(SAMPLES["DraftTokens"])[1:]
     for value in (NAN, INF, -0.1, 1.1):
         with pytest.raises(ProtocolError, match="probs"):
-            encode(m.DraftTokens(*array[:8], [value, 0.5], *array[9:]))
+            encode(m.DraftTokens(*array[:7], [value, 0.5], *array[8:]))
 
 
 def test_integers_beyond_64_bits_and_lone_surrogates_do_not_leave() -> None:
