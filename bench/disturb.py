@@ -11,7 +11,8 @@ Simulated engines (T = 40 ms, c = 0.1, beta = 0.02, alpha = 0.8), real processes
 
 Printed are tokens per second, as multiples of plain decoding: before; from one second after the disturbance began until it
 is over; of the last `TAIL` tokens; and how long after its end the first token came that a draft had. `--check` exits 1 where
-a token differs, or the second figure is below 0.97, or the third below 1.2.
+a token differs, or the second figure is below 0.97, or the third below 1.2. `--json` also tells
+which tokens took longer than a decode, and when.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ DRAFT = "simulated:seed=1,decode_ms=4,alpha=0.8"
 N_BEFORE, N_SLOW = 250, 250
 TAIL = 200
 GRACE_S = 1.0
+#: Longer than a decode and all that belongs to its round.
+LONG_S = 0.048
 MIN_MEANWHILE, MIN_AFTER = 0.97, 1.2
 
 
@@ -117,6 +121,7 @@ def measure(name: str, schedule: str, n_tokens: int) -> dict[str, Any]:
         "same": tokens == greedy_text(1, n_tokens, PROMPT),
         "before": rate([time for time in done.times if time < began]),
         "meanwhile": rate([time for time in done.times if began + GRACE_S <= time <= ended]),
+        "waits": waits([time for time in done.times if began <= time <= ended], began),
         "after": rate(done.times[-TAIL:]),
         "resumed_s": next(
             (t - ended for t, ok in zip(done.times, done.accepted, strict=True) if ok and t > ended), None
@@ -129,6 +134,11 @@ def rate(times: list[float]) -> float:
     """Events per second; those at the time of the first are left out."""
     later = [time for time in times if time > times[0]]
     return len(later) / (times[-1] - times[0]) if later else 0.0
+
+
+def waits(times: list[float], began: float) -> list[tuple[float, float]]:
+    """Tokens that took much longer than a decode: seconds after the disturbance began, and milliseconds that it took."""
+    return [(round(b - began, 2), round(1e3 * (b - a), 1)) for a, b in pairwise(times) if b - a > LONG_S]
 
 
 def misses(row: dict[str, Any], plain: float) -> list[str]:
@@ -158,6 +168,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
+    if options.tokens < N_BEFORE + N_SLOW + 2 * TAIL:
+        parser.error(f"--tokens: at least {N_BEFORE + N_SLOW + 2 * TAIL}, to see what comes after")
     names, missed = options.cases.split(","), []
     with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         plain = pool.submit(measure, "plain", options.schedule, 200)

@@ -8,7 +8,7 @@ best token is right with probability alpha, the next two have the target's token
 draft worker and back takes L T (a proxy between real sockets). Real processes, which wait and compute nothing: several runs
 share this machine (`--jobs`), at the price of some noise. The sessions see measured times alone.
 
-Printed are speedups over plain decoding (measured in the same runs, on a third of the tokens), each with its ratio to the
+Printed are speedups over plain decoding (median of runs in between, on a third of the tokens), each with its ratio to the
 column of `CELLS` that it is held against: lockstep to "sequential" (at the n_max that the formula finds best), overlap to
 "best wait", branches to "branches", auto to the best of these that can be reached (branches can where their drafting is
 hidden, see `branches_hide`). `--check` exits 1 where overlap is below 0.95 of its column, branches below 0.92 of theirs
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import statistics
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -164,6 +165,16 @@ def judge(row: dict[str, Any], plain: float) -> dict[str, Any]:
     return {**row, "costs": asdict(cell.costs), "speedup": speedup, "column": column, "missed": missed}
 
 
+def judged(jobs: list[Job], n_at_once: int) -> list[dict[str, Any]]:
+    """All rows, each told as it comes. Plain decoding costs the same in every cell: its median is what counts."""
+    results, plains = [], []
+    for result in measure_all(jobs, n_at_once):
+        results.append(result)
+        plains += [result["per_second"]] if result["schedule"] == "plain" else []
+        print(line(judge(result, statistics.median(plains))), flush=True)
+    return [judge(result, statistics.median(plains)) for result in results]
+
+
 def line(row: dict[str, Any]) -> str:
     costs, schedule = row["costs"], row["schedule"]
     head = (
@@ -205,11 +216,7 @@ def main() -> int:
         for cell in cells
         for schedule in ("plain", *schedules)
     ]
-    rows, plain = [], 0.0
-    for result in measure_all(jobs, options.jobs):
-        plain = result["per_second"] if result["schedule"] == "plain" else plain
-        rows.append(judge(result, plain))
-        print(line(rows[-1]), flush=True)
+    rows = judged(jobs, options.jobs)
     if options.json:
         options.json.write_text(json.dumps({"n_tokens": options.tokens, "rows": rows}, indent=2))
     missed = [row for row in rows if row["missed"]]
