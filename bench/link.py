@@ -56,15 +56,21 @@ def models_of(options: argparse.Namespace) -> Models:
     if options.simulated:
         size = {"engine": "simulated", "ctx_size": options.n + 100}
         costs, t_ms = SIMULATED, SIMULATED_T_MS
-        target = f"simulated:seed=1,decode_ms={t_ms},beta={costs.beta}"
-        draft = f"simulated:seed=1,decode_ms={t_ms * costs.c},alpha={costs.alpha},tau={costs.tau}"
-        return Models({"model": target, **size}, {"model": draft, **size}, list(range(32, 64)))
-    common = {"engine": options.engine, "ctx_size": 2048}
-    sides = []
-    for model, cpus in ((options.m, options.cpus), (options.md, options.cpus_draft)):
-        numbers = [int(n) for n in cpus.split(",") if n]
-        sides.append({"model": str(Path(model).resolve()), "cpus": numbers, "threads": len(numbers), **common})
-    return Models(*sides, PROMPTS[options.prompt])
+        slow = f"simulated:seed=1,decode_ms={t_ms},beta={costs.beta}"
+        fast = f"simulated:seed=1,decode_ms={t_ms * costs.c},alpha={costs.alpha},tau={costs.tau}"
+        return Models({"model": slow, **size}, {"model": fast, **size}, list(range(32, 64)))
+    target, draft = (
+        worker(options.engine, options.m, options.cpus),
+        worker(options.engine, options.md, options.cpus_draft),
+    )
+    return Models(target, draft, PROMPTS[options.prompt])
+
+
+def worker(engine: str, model: str, cpus: str) -> dict[str, Any]:
+    """One that has these processors, with commas between, to itself."""
+    numbers = [int(number) for number in cpus.split(",") if number]
+    path = str(Path(model).resolve())
+    return {"model": path, "engine": engine, "ctx_size": 2048, "cpus": numbers, "threads": len(numbers)}
 
 
 def measure(models: Models, schedule: str, n_max: int, n: int, link: Link) -> Run:

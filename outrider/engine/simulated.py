@@ -66,7 +66,7 @@ class Simulation:
     @classmethod
     def parse(cls, path: str) -> Simulation:
         """Raises ConfigError naming the item that is unknown, no number, or out of range."""
-        types = {field.name: type(field.default) for field in fields(cls)}
+        types = {field.name: int if isinstance(field.default, int) else float for field in fields(cls)}
         values: dict[str, float] = {}
         for item in filter(None, path.removeprefix("simulated").removeprefix(":").split(",")):
             key, _, text = item.partition("=")
