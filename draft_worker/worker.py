@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter_ns
 
@@ -21,7 +22,7 @@ from outrider.decoding.sampling import Sampler
 from outrider.engine.base import Engine, Output, Span
 from outrider.engine.cached import CachedSequence
 from outrider.errors import EngineError
-from outrider.speculators.model import Drafting, missing, step
+from outrider.speculators.model import Drafting, missing, n_missing, step
 from outrider.types import SamplingParams
 from outrider.wire.messages import Begin, DraftRequest, DraftTokens, Message
 from outrider.worker.chunk import ChunkSize
@@ -53,7 +54,11 @@ class DraftSlot(Slot):
 
     def choose(self, row: NDArray[np.float32], start: int, drafted: Sequence[int]) -> int:
         """What the target would sample if these were its logits: same settings, same noise at the same position."""
-        return self.sample(row, [*self.history.tokens[:start], *drafted])
+        assert self.sampler is not None
+        if self.sampler.reads_text:
+            return self.sample(row, [*self.history.tokens[:start], *drafted])
+        position = start + len(drafted)
+        return self.sampler.pick(row, Counter(), position, position - self.begin.prompt_len)
 
     def sample(self, row: NDArray[np.float32], text: Sequence[int]) -> int:
         assert self.sampler is not None
@@ -189,20 +194,25 @@ class DraftWorker(SlotWorker[DraftSlot]):
     def missing(self, slot: DraftSlot) -> list[int]:
         return missing(slot)
 
+    def n_missing(self, slot: DraftSlot) -> int:
+        return n_missing(slot)
+
     def has_work(self) -> bool:
         return any(self._has_work(slot) for slot in self.bound_slots())
 
     def _has_work(self, slot: DraftSlot) -> bool:
-        return bool(self.missing(slot)) or bool(self._growing(slot)) or next(self._openings(slot), None) is not None
+        if n_missing(slot):
+            return True
+        return slot.follows_branches and (bool(self._growing(slot)) or next(self._openings(slot), None) is not None)
 
     @staticmethod
     def _growing(slot: DraftSlot) -> list[Branch]:
-        """Branches that could have another token."""
-        return [branch for branch in slot.branches if not branch.drafting.done] if slot.follows_branches else []
+        """Branches that could have another token, of a slot that follows branches."""
+        return [branch for branch in slot.branches if not branch.drafting.done]
 
     def _openings(self, slot: DraftSlot) -> Iterator[Opening]:
-        """Branches that could be opened."""
-        if not slot.follows_branches or not self._spare or self.engine.memory != "truncate":
+        """Branches that could be opened, of a slot that follows branches."""
+        if not self._spare or self.engine.memory != "truncate":
             return
         assert slot.request is not None
         assert slot.drafting is not None
@@ -235,8 +245,8 @@ class DraftWorker(SlotWorker[DraftSlot]):
 
     def _choose(self, slots: Sequence[DraftSlot]) -> tuple[list[DraftSlot], list[Branch]]:
         """What the next step evaluates. A chain is always gone on with; the branches that pay ride along with it."""
-        chains = [slot for slot in slots if self.missing(slot)]
-        followed = [slot for slot in slots if slot.follows_branches and len(self.missing(slot)) <= 1]
+        chains = [slot for slot in slots if n_missing(slot)]
+        followed = [slot for slot in slots if slot.follows_branches and n_missing(slot) <= 1]
         nodes: list[tuple[float, DraftSlot, Branch | Opening]] = []
         for slot in followed:
             nodes += [(branch.weight, slot, branch) for branch in self._growing(slot)]

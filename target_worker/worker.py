@@ -148,6 +148,9 @@ class TargetWorker(SlotWorker[TargetSlot]):
     def missing(self, slot: TargetSlot) -> list[int]:
         return slot.cache.missing(slot.job.draft if slot.job else None)
 
+    def n_missing(self, slot: TargetSlot) -> int:
+        return slot.cache.n_missing(slot.job.draft if slot.job else None)
+
     def n_waiting(self) -> int:
         return sum(slot.job is not None for slot in self.slots.values())
 
@@ -184,7 +187,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
     def _batch(self) -> list[tuple[TargetSlot, Span]]:
         room = self.engine.n_batch
         work: list[tuple[TargetSlot, Span]] = []
-        for slot in sorted(self.bound_slots(), key=lambda slot: len(self.missing(slot))):
+        for slot in sorted(self.bound_slots(), key=self.n_missing):
             tokens = self.missing(slot)
             if not tokens or room <= 0:
                 continue
@@ -202,7 +205,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
             return []
         job.n_evaluated += len(span.tokens)
         job.decode_us += elapsed_us
-        if self.missing(slot):
+        if self.n_missing(slot):
             job.rows += [row.copy() for row in rows]  # the view dies with the next decode
             return []
         slot.job = None
@@ -217,10 +220,10 @@ class TargetWorker(SlotWorker[TargetSlot]):
     def _progress(self, slot: TargetSlot) -> list[Message]:
         """How far the prompt is read, if that was asked for and is news."""
         prompt_len, request = slot.begin.prompt_len, slot.last
-        n_held = min(len(slot.cache), prompt_len)
-        if not slot.begin.report_progress or request is None or n_held <= slot.n_reported:
+        if not slot.begin.report_progress or request is None or request.committed_len > prompt_len:
             return []
-        if request.committed_len > prompt_len:
+        n_held = min(len(slot.cache), prompt_len)
+        if n_held <= slot.n_reported:
             return []
         slot.n_reported = n_held
         stamp = (request.incarnation, request.session, request.round, request.epoch, request.committed_len)

@@ -8,6 +8,7 @@ same position of the same text gets the same token, however often, in whatever b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ class Sampler:
     Raises RequestError where a logit bias names a token that the vocabulary lacks.
     """
 
-    __slots__ = ("_bias_ids", "_biases", "_choice", "_eog", "_eog_ids", "_greedy", "_window_size", "params")
+    __slots__ = ("_argmax", "_bias_ids", "_biases", "_choice", "_eog", "_eog_ids", "_greedy", "_window_size", "params")
 
     def __init__(self, params: SamplingParams, choice: int, n_vocab: int, eog_tokens: Collection[int]) -> None:
         for bias in params.logit_bias:
@@ -52,10 +53,17 @@ class Sampler:
         self._biases = np.array([bias.bias for bias in params.logit_bias], np.float32)
         self._window_size = window_size(params)
         self._greedy = params.temp <= 0
+        # typical_p alone of the truncations may drop the best token.
+        self._argmax = self._greedy and params.typical_p >= 1 and not params.logit_bias
 
     def is_eog(self, token: int) -> bool:
         """Does this token end a text?"""
         return token in self._eog
+
+    @property
+    def reads_text(self) -> bool:
+        """Does a sample depend on the tokens before it, other than by their number?"""
+        return self._window_size != 0
 
     def window(self, history: Sequence[int]) -> Window:
         """The tokens of `history` that the penalties count."""
@@ -72,8 +80,12 @@ class Sampler:
 
     def pick(self, row: Logits, counts: Counter[int], position: int, n_generated: int, mask: Mask | None = None) -> int:
         """`sample` for a caller that keeps the counts of the penalties' window itself."""
+        if self._argmax and mask is None and not counts:
+            token = _best_token(row, position)
+            if token not in self._eog or not self._forbids_eog(n_generated):
+                return token  # no copy of the row
         row = self._adjusted(row, counts, position, n_generated, mask)
-        if self._greedy and self.params.typical_p >= 1:  # the other truncations always keep the best
+        if self._greedy and self.params.typical_p >= 1:
             return _best_token(row, position)
         best = row[_best_token(row, position)]
         ids, logits = self._survivors(row, best)
@@ -104,7 +116,7 @@ class Sampler:
         self, row: Logits, counts: Counter[int], position: int, n_generated: int, mask: Mask | None
     ) -> Logits:
         """The row after mask, end-of-generation rules, bias and penalties; a copy if anything is to change."""
-        no_eog = self.params.ignore_eos or n_generated < self.params.min_tokens
+        no_eog = self._forbids_eog(n_generated)
         if mask is None and not no_eog and not counts and not len(self._bias_ids):
             return row
         _best_token(row, position)  # a nan must not hide behind a mask
@@ -117,6 +129,9 @@ class Sampler:
         if counts:
             apply_penalties(row, counts, self.params)
         return row
+
+    def _forbids_eog(self, n_generated: int) -> bool:
+        return self.params.ignore_eos or n_generated < self.params.min_tokens
 
     def _survivors(self, row: Logits, best: np.float32) -> tuple[Ids, Logits]:
         """Candidates after top_k, typical_p, top_p and min_p: ids and their adjusted logits, at least one."""
@@ -147,15 +162,15 @@ class Sampler:
 def _best_token(row: Logits, position: int) -> int:
     """Id of the largest logit, the lowest of equals. argmax stops at a nan, so its value tells the whole row."""
     token = int(row.argmax())
-    best = float(row[token])
-    if best == -np.inf:
+    best = row.item(token)
+    if -math.inf < best < math.inf:
+        return token
+    if best == -math.inf:
         raise EngineError(
             f"position {position}: no candidate token is left; all have the logit -inf or are excluded "
             "(grammar, ignore_eos, min_tokens)"
         )
-    if not np.isfinite(best):
-        raise EngineError(f"position {position}: the logits hold {best}; the model file or its computation is faulty")
-    return token
+    raise EngineError(f"position {position}: the logits hold {best}; the model file or its computation is faulty")
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,8 @@ def verify(
             end = constraint.ended
         if end or i == len(draft) or token != draft[i]:
             break
-    accepted = sum(ours == theirs for ours, theirs in zip(tokens, draft, strict=False))
+    n = len(tokens)
+    accepted = n if tokens == list(draft[:n]) else n - 1
     return Verified(tuple(tokens), accepted, end, logprobs_of(sampler, rows, tokens), constraint)
 
 

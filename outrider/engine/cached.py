@@ -126,6 +126,11 @@ class CachedSequence:
             return self.committed[rows : max(n_committed - 1, 0)]
         return self.committed[rows:] + list(uncertain[max(rows - n_committed, 0) :])
 
+    def n_missing(self, uncertain: Sequence[int] | None) -> int:
+        """How many `missing` has."""
+        n_certain = len(self.committed) - 1 - len(self.tokens)
+        return max(n_certain if uncertain is None else n_certain + 1 + len(uncertain), 0)
+
     @property
     def n_certain(self) -> int:
         """How many of the missing rows stand in front of the pending token; negative past it."""

@@ -42,7 +42,7 @@ class Drafting:
     tokens: list[int] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)  # nats, of the ten best
-    draws: list[tuple[NDArray[np.intp], NDArray[np.float64]]] = field(default_factory=list)
+    draws: list[tuple[list[int], list[float]]] = field(default_factory=list)
     done: bool = False
     n_dropped: int = 0
     n_evaluated: int = 0
@@ -51,10 +51,10 @@ class Drafting:
         """One draw from the logits (float32 [n_vocab]) after the last token."""
         ids, probs = top_k(row, N_CANDIDATES)
         self.draws.append((ids, probs))
-        token, prob = int(ids[0]), float(probs[0])
-        if self.choose is not None:
-            token = self.choose(row, self.start, self.tokens)
-            prob *= float(np.exp(row[token] - row[ids[0]]))
+        token, prob = ids[0], probs[0]
+        if self.choose is not None and (chosen := self.choose(row, self.start, self.tokens)) != token:
+            prob *= math.exp(row.item(chosen) - row.item(token))
+            token = chosen
         if prob < self.p_min:
             self.finish()
             return
@@ -86,10 +86,9 @@ class Drafting:
             self.tokens, self.probs, self.entropies = [], [], []
 
 
-def entropy(probs: NDArray[np.float64]) -> float:
+def entropy(probs: Sequence[float]) -> float:
     """Entropy in nats; probabilities of 0 add nothing. (Of ten numbers: plain Python is quicker than numpy.)"""
-    values: list[float] = probs.tolist()
-    return max(-sum(p * math.log(p) for p in values if p > 0.0), 0.0)
+    return max(-sum([p * math.log(p) for p in probs if p > 0.0]), 0.0)
 
 
 class DraftingSequence(Protocol):
@@ -111,6 +110,14 @@ def missing(sequence: DraftingSequence) -> list[int]:
     if drafting is not None and drafting.done:
         return []
     return sequence.cache.missing(None if drafting is None else drafting.tokens)
+
+
+def n_missing(sequence: DraftingSequence) -> int:
+    """How many `missing` has."""
+    drafting = sequence.drafting
+    if drafting is not None and drafting.done:
+        return 0
+    return sequence.cache.n_missing(None if drafting is None else drafting.tokens)
 
 
 Decode = Callable[[Sequence[Span]], Output]
@@ -154,8 +161,8 @@ def _ends_with_context(engine: Engine, sequence: DraftingSequence) -> bool:
 
 def _batch(sequences: Sequence[SequenceT], room: int) -> list[tuple[SequenceT, Span]]:
     work: list[tuple[SequenceT, Span]] = []
-    wanted = [(missing(sequence), sequence) for sequence in sequences]
-    for tokens, sequence in sorted(wanted, key=lambda pair: len(pair[0])):
+    for sequence in sorted(sequences, key=n_missing):
+        tokens = missing(sequence)
         if not tokens or room <= 0:
             continue
         n = sequence.cache.next_rows(len(tokens), room)

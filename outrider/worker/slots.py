@@ -73,11 +73,15 @@ class SlotWorker(ABC, Generic[SlotT]):
     def step(self) -> list[Message]: ...
 
     def has_work(self) -> bool:
-        return any(self.missing(slot) for slot in self.bound_slots())
+        return any(self.n_missing(slot) for slot in self.bound_slots())
 
     @abstractmethod
     def missing(self, slot: SlotT) -> list[int]:
         """Tokens whose rows are to be evaluated next."""
+
+    @abstractmethod
+    def n_missing(self, slot: SlotT) -> int:
+        """How many `missing` has; asked far more often."""
 
     def bound_slots(self) -> list[SlotT]:
         """Sessions that have a sequence, oldest first."""

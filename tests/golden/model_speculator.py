@@ -41,9 +41,7 @@ class ModelSpeculator(Speculator):
         for request, sequence in zip(requests, wanted, strict=True):
             assert sequence.drafting is not None
             request.result.extend(sequence.drafting.tokens)
-            self.draws[request.seq] = [
-                list(zip(i.tolist(), p.tolist(), strict=True)) for i, p in sequence.drafting.draws
-            ]
+            self.draws[request.seq] = [list(zip(ids, probs, strict=True)) for ids, probs in sequence.drafting.draws]
             sequence.drafting = None
 
     def _prepare(self, request: DraftParams) -> _Drafted:
