@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from outrider.types import TokenLogprobs, WorkerRole
-from outrider.wire.messages import FailureCode, Message
+from outrider.wire.messages import FailureCode, SessionMessage
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -16,7 +16,7 @@ class Send:
     """Give this message to the worker of that role."""
 
     role: WorkerRole
-    message: Message
+    message: SessionMessage
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Protocol
 
-from coordinator.accounting import Accounting
 from coordinator.auto import make_session
+from coordinator.children import Children, Ended
 from coordinator.instructions import Emit, Finished, Send, WakeAt
-from coordinator.launcher import Launcher, WorkerProcess, open_pidfd
-from coordinator.observer import Direction, Observer
+from coordinator.launcher import Launcher
+from coordinator.live import Live
+from coordinator.observer import Observer
+from coordinator.questions import OnError, OnResult, Questions
 from coordinator.request import Request
-from coordinator.result import result
 from coordinator.schedule import Schedule
-from coordinator.session import Session
 from coordinator.vocab_check import VocabCheck
 from coordinator.workers import Connection, Connections, refusal
 from outrider.errors import (
@@ -58,22 +57,6 @@ log = logging.getLogger("outrider.coordinator")
 
 #: Messages handled before the clock is looked at again.
 MAX_PER_TURN = 256
-
-#: A reply that is due this long although its worker says that it has nothing to do was lost on the way.
-RESEND_AFTER_S = 1.0
-
-
-@dataclass(slots=True)
-class Live:
-    """A running session and where its text goes."""
-
-    session: Session
-    on_text: Callable[[str], None]
-    on_done: Callable[[dict[str, Any]], None]
-    on_emit: Callable[[Emit], None] | None = None  # the same text with its tokens
-    asked_at: dict[WorkerRole, float] = field(default_factory=dict)
-    wake_at: float | None = None
-    accounting: Accounting = field(default_factory=Accounting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +92,8 @@ class Service:
     ) -> None:
         limits = limits or Limits()
         self.transport, self.schedule, self.launcher, self.clock = transport, schedule, launcher, clock
+        self.children = Children(launcher, keep_target=keep_target)
+        self.questions = Questions()
         self.connections = Connections(
             expected,
             heartbeat_s=limits.heartbeat_s,
@@ -123,11 +108,9 @@ class Service:
         self.fatal: OutriderError | None = None  # why this coordinator can serve nobody
         self.refused: dict[str, OutriderError] = {}  # workers that will not come back, by role
         self.n_dropped = 0  # messages that belonged to no connection
-        self._asked: dict[int, tuple[Callable[[Any], None], Callable[[OutriderError], None]]] = {}
         self._numbers = itertools.count(1)
         self._vocab = VocabCheck()
         self._next_beat = 0.0
-        self._pidfds: dict[int, int] = {}
 
     # --- what the outside calls ----------------------------------------------------------------------------------
 
@@ -141,16 +124,14 @@ class Service:
 
     def start_workers(self) -> None:
         """Launch the workers that are ours. Raises WorkerLostError if a process cannot be started."""
-        if self.launcher is not None:
-            self.launcher.start_all()
-            self._watch()
+        self.children.start()
 
     def tokenize(
         self,
         text: str,
         messages: Sequence[ChatMessage],
         on_tokens: Callable[[list[int]], None],
-        on_error: Callable[[OutriderError], None],
+        on_error: OnError,
         *,
         special: bool = True,
     ) -> None:
@@ -158,20 +139,13 @@ class Service:
         make = lambda inc, number: Tokenize(inc, number, text, list(messages), special, special, False)  # noqa: E731
         self.ask_target(make, lambda result: on_tokens(result.tokens), on_error)
 
-    def ask_target(
-        self,
-        make: Callable[[int, int], Message],
-        on_result: Callable[[Any], None],
-        on_error: Callable[[OutriderError], None],
-    ) -> None:
+    def ask_target(self, make: Callable[[int, int], Message], on_result: OnResult, on_error: OnError) -> None:
         """Have the target answer a question about text; `make` gets incarnation and request number."""
         target = self.target
         if target is None:
             on_error(WorkerLostError("target worker: not connected, text cannot be read"))
             return
-        number = next(self._numbers)
-        self._asked[number] = (on_result, on_error)
-        self.send(target, make(target.incarnation, number))
+        self.send(target, make(target.incarnation, self.questions.ask(on_result, on_error)))
 
     def submit(
         self,
@@ -192,7 +166,7 @@ class Service:
         check_prompt(request.prompt, target.facts.n_vocab, target.facts.n_ctx)
         number = next(self._numbers)
         session = make_session(replace(request, session=number), self.schedule, chain)
-        live = Live(session, on_text, on_done, on_emit)
+        live = Live(session, on_text, on_done, on_emit, self.observer)
         self.live[number] = live
         for connection in (target, self.draft):
             if connection is not None and connection.facts is not None:
@@ -211,18 +185,18 @@ class Service:
         Returns those of the caller's descriptors that are readable.
         """
         wait = min(timeout_s, self._until_next_deadline())
-        ready = self.transport.poll(wait, [*fds, *self._pidfds])
-        counts = self.transport.counts
+        ready = self.transport.poll(wait, [*fds, *self.children.fds])
+        traffic = self.transport.traffic
         for _ in range(MAX_PER_TURN):
-            start, n_bytes = self.clock(), counts["bytes_in"]
+            start, n_bytes = self.clock(), traffic["in"]
             received = self.transport.recv()
             if received is None:
                 break
-            self._on_message(*received, start, counts["bytes_in"] - n_bytes)
-        if ready & self._pidfds.keys() or len(self._pidfds) < self._n_children():
-            self._on_deaths()
+            self._on_message(*received, start, traffic["in"] - n_bytes)
+        for end in self.children.ended(ready, self.clock()):
+            self._on_death(end)
         self._on_time()
-        return ready - self._pidfds.keys()
+        return ready & set(fds)
 
     def shutdown(self, reason: str, grace_s: float) -> None:
         """Tell all workers to end and wait for ours; nothing of ours is left running."""
@@ -231,10 +205,7 @@ class Service:
         for connection in self.connections:
             if connection.role != "client":
                 self.send(connection, Shutdown(connection.incarnation, reason))
-        if self.launcher is not None:
-            self.launcher.stop_all(grace_s)
-        for fd in list(self._pidfds):
-            self._unwatch(fd)
+        self.children.stop(grace_s)
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -267,25 +238,20 @@ class Service:
                 self._resend_lost(connection, now)
             case Ready():
                 self.connections.ready(connection, message)
-                if self.launcher is not None:
-                    self.launcher.ready(connection.name)
+                self.children.ready(connection.name)
                 self._check_vocab()
             case VocabBlock():
                 self._vocab.took(connection.worker_role, message)
                 self._check_vocab()
             case TokenizeResult() | TextResult():
-                waiting = self._asked.pop(message.request, None)
-                if waiting is not None:
-                    waiting[0](message)
+                self.questions.answered(message)
             case Failure() if message.request:
-                waiting = self._asked.pop(message.request, None)
-                if waiting is not None:
-                    waiting[1](RequestError(message.reason))
+                self.questions.failed(message)
             case SessionMessage() if message.session in self.live:
                 live = self.live[message.session]
-                self._saw(live, now, "from", connection.worker_role, message, n_bytes)
+                live.saw(now, "from", connection.worker_role, message, n_bytes)
                 self._run(live, live.session.handle(message, now))
-                self._worked(live, start)
+                live.worked(start, self.clock())
             case _:
                 self.n_dropped += 1
 
@@ -338,9 +304,8 @@ class Service:
         if connection.n_waiting:
             return
         for live in list(self.live.values()):
-            role = connection.worker_role
-            if live.session.expects(role) and now - live.asked_at.get(role, now) > RESEND_AFTER_S:
-                self._run(live, live.session.resend(role))
+            if live.misses(connection.worker_role, now):
+                self._run(live, live.session.resend(connection.worker_role))
 
     # --- execute -------------------------------------------------------------------------------------------------
 
@@ -354,35 +319,15 @@ class Service:
                 case WakeAt(time):
                     live.wake_at = time
                 case Emit():
-                    if command.text:
-                        live.on_text(command.text)
-                    if live.on_emit is not None:
-                        live.on_emit(command)
+                    live.emit(command)
                 case Finished():
-                    self.live.pop(live.session.request.session, None)
-                    live.on_done(result(live.session, live.accounting.report(self.clock())))
+                    self.live.pop(live.number, None)
+                    live.finish(self.clock())
 
-    def _send_of_session(self, live: Live, connection: Connection, message: Message) -> None:
-        now, n_bytes = self.clock(), self.transport.counts["bytes_out"]
-        live.asked_at[connection.worker_role] = now
+    def _send_of_session(self, live: Live, connection: Connection, message: SessionMessage) -> None:
+        now, n_bytes = self.clock(), self.transport.traffic["out"]
         self.send(connection, message)
-        if isinstance(message, SessionMessage):
-            n_bytes = self.transport.counts["bytes_out"] - n_bytes
-            self._saw(live, now, "to", connection.worker_role, message, n_bytes)
-
-    def _saw(
-        self, live: Live, now: float, direction: Direction, role: WorkerRole, message: SessionMessage, n_bytes: int
-    ) -> None:
-        live.accounting.saw(now, direction, role, message, n_bytes)
-        if self.observer is not None:
-            self.observer.saw(now, direction, role, message, n_bytes)
-
-    def _worked(self, live: Live, start: float) -> None:
-        """All that an event that came at `start` asked for is done."""
-        end, session = self.clock(), live.session.request.session
-        live.accounting.worked(session, start, end)
-        if self.observer is not None:
-            self.observer.worked(session, start, end)
+        live.saw(now, "to", connection.worker_role, message, self.transport.traffic["out"] - n_bytes)
 
     def send(self, connection: Connection, message: Message) -> None:
         """A peer that takes no more is treated as silent: `lost_after_s` decides."""
@@ -399,8 +344,8 @@ class Service:
     def _until_next_deadline(self) -> float:
         now = self.clock()
         times = [self._next_beat, *(live.wake_at for live in self.live.values() if live.wake_at is not None)]
-        if self.launcher is not None and (due := self.launcher.next_due()) is not None:
-            times.append(due)
+        if self.children.next_due is not None:
+            times.append(self.children.next_due)
         return max(min(times) - now, 0.0)
 
     def _on_time(self) -> None:
@@ -408,49 +353,26 @@ class Service:
         for live in [live for live in self.live.values() if live.wake_at is not None and live.wake_at <= now]:
             live.wake_at = None
             self._run(live, live.session.wake(now))
-            self._worked(live, now)
+            live.worked(now, self.clock())
         for connection, why in self.connections.lost(now):
             log.warning("%s %r lost: %s", connection.role, connection.name, why)
             self._forget(connection, why)
-            if self.launcher is not None and connection.role != "client":
-                self.launcher.kill(connection.name)  # its death brings the restart
+            if connection.role != "client":
+                self.children.kill(connection.name)
         if now >= self._next_beat:
             self._next_beat = now + self.limits.heartbeat_s
             for connection in self.connections:
                 self.send(connection, Heartbeat(connection.incarnation, 0, 0))
-        if self.launcher is not None and (due := self.launcher.next_due()) is not None and due <= now:
-            self.launcher.start_due(now)
-            self._watch()
+        self.children.start_due(now)
 
-    def _n_children(self) -> int:
-        return 0 if self.launcher is None else len(self.launcher.workers)
-
-    def _on_deaths(self) -> None:
-        if self.launcher is None:
-            return
-        for worker, error in self.launcher.dead():
-            self._on_death(worker, error)
-
-    def _on_death(self, worker: WorkerProcess, error: OutriderError) -> None:
-        """Start it again if that can help; else a draft stays away, and without a target we end."""
-        assert self.launcher is not None
+    def _on_death(self, end: Ended) -> None:
         for connection in self.connections:
-            if connection.name == worker.name:
-                self._forget(connection, str(error))
-        is_draft = worker.role == "draft"
-        worked = worker.name in self.launcher.once_ready
-        if worked and (is_draft or self.keep_target):
-            restart = self.launcher.schedule_restart(worker.name, self.clock())
-            if restart is not None:
-                log.warning("%s; it is started again in %.1f s", error, restart - self.clock())
-            elif is_draft:
-                log.error("%s; it died too often, drafting stays off", error)
-                self.refused["draft"] = error
-            else:
-                self.fatal = error
-        else:
-            self.fatal = error
-        self._watch()
+            if connection.name == end.worker.name:
+                self._forget(connection, str(end.error))
+        if end.outcome == "away":
+            self.refused["draft"] = end.error
+        elif end.outcome == "fatal":
+            self.fatal = end.error
 
     def _forget(self, connection: Connection, why: str, *, comes_back: bool = False) -> None:
         """This connection is over. `comes_back`: the same process has greeted again, and is ready in a moment."""
@@ -461,28 +383,11 @@ class Service:
             return
         self._vocab.forget(connection.worker_role)
         if connection.role == "target":
-            asked, self._asked = self._asked, {}
-            for _, on_error in asked.values():
-                on_error(WorkerLostError(f"target worker {connection.name!r} lost: {why}"))
+            self.questions.lost(WorkerLostError(f"target worker {connection.name!r} lost: {why}"))
         for live in list(self.live.values()):
             self._run(live, live.session.worker_lost(connection.worker_role, why, self.clock()))
             if connection.role == "target" and not (self.keep_target or comes_back):
-                self.cancel(live.session.request.session, "error", f"target worker {connection.name!r} lost: {why}")
-
-    def _watch(self) -> None:
-        """Descriptors that wake us when one of our children ends."""
-        assert self.launcher is not None
-        alive = {worker.pid for worker in self.launcher.workers.values()}
-        for fd in [fd for fd, pid in self._pidfds.items() if pid not in alive]:
-            self._unwatch(fd)
-        for pid in alive - set(self._pidfds.values()):
-            pidfd = open_pidfd(pid)
-            if pidfd is not None:
-                self._pidfds[pidfd] = pid
-
-    def _unwatch(self, fd: int) -> None:
-        del self._pidfds[fd]
-        os.close(fd)
+                self.cancel(live.number, "error", f"target worker {connection.name!r} lost: {why}")
 
 
 def check_prompt(prompt: Sequence[int], n_vocab: int, n_ctx: int) -> None:

@@ -14,7 +14,7 @@ from coordinator.api.settings import shown
 from coordinator.api.state import Api, facts, fingerprint, health
 from coordinator.api.streams import Json, error_response, while_connected, with_header
 from coordinator.assemble import make_request
-from coordinator.service import Live
+from coordinator.live import Live
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -15,10 +15,12 @@ T = TypeVar("T")
 class Router(Protocol):
     """The coordinator's end: many peers, each known by the identity (bytes) of its socket.
 
-    One thread uses it. `counts` says how many messages were "malformed" and how many connections "refused".
+    One thread uses it. `counts` says how many messages were "malformed" and how many connections "refused", `traffic`
+    how many bytes of messages came "in" and went "out".
     """
 
     counts: Counter[str]
+    traffic: Counter[str]
 
     @property
     def endpoint(self) -> str:

@@ -142,6 +142,10 @@ class LoopbackRouter(_End):
 
     endpoint = ENDPOINT
 
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self.traffic: Counter[str] = Counter()
+
     def recv(self, timeout_s: float = 0.0) -> tuple[bytes, Message] | None:
         return take_within(timeout_s, self._next_valid, self.poll)
 
@@ -151,10 +155,12 @@ class LoopbackRouter(_End):
     def send_bytes(self, peer: bytes, data: bytes) -> None:
         """Any bytes, also such as no router would send."""
         self.network.transmit(peer, False, data)
+        self.traffic["out"] += len(data)
 
     def _next_valid(self) -> tuple[bytes, Message] | None:
         while self.inbox:
             peer, data = self.inbox.popleft()
+            self.traffic["in"] += len(data)
             try:
                 return peer, decode(data)
             except ProtocolError as error:

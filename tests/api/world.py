@@ -43,6 +43,7 @@ class Workers:
 
     def __init__(self, config: Config) -> None:
         self.counts: Counter[str] = Counter()
+        self.traffic: Counter[str] = Counter()
         self.paused: set[str] = set()
         self.workers: dict[bytes, SlotWorker[Any]] = {}
         self._config = config

@@ -40,6 +40,7 @@ class RouterTransport(OwnedSocket):
     ) -> None:
         super().__init__(zmq.ROUTER, listening(endpoint, has_keys=keys is not None, allow_remote=allow_remote), hwm)
         self.counts: Counter[str] = Counter()
+        self.traffic: Counter[str] = Counter()
         self.invalid_by_peer: dict[bytes, int] = {}
         self._log = LimitedLog()
         self._admission: Admission | None = None
@@ -73,7 +74,7 @@ class RouterTransport(OwnedSocket):
         try:
             self._socket.send(peer, NOBLOCK | SNDMORE)
             self._socket.send(data, NOBLOCK)  # of one message: where the first frame went, this one goes
-            self.counts["bytes_out"] += len(data)
+            self.traffic["out"] += len(data)
         except zmq.Again:
             self.counts["full"] += 1
             raise PeerFullError(f"peer {peer.hex()} does not read: {type(message).__name__} was not sent") from None
@@ -99,7 +100,7 @@ class RouterTransport(OwnedSocket):
         if n_frames != 1:
             raise ProtocolError(f"a message is one frame, not {n_frames}")
         data = frame.bytes
-        self.counts["bytes_in"] += len(data)
+        self.traffic["in"] += len(data)
         message = decode(data)
         if isinstance(message, Hello) and self._admission is not None:
             owner = frame.get("User-Id")
