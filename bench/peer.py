@@ -1,4 +1,4 @@
-"""llama.cpp's own speculation, to stand beside ours: one run of its example program `llama-speculative-simple`.
+"""llama.cpp's own speculation, to stand beside ours: one run of its program `llama-speculative-simple`, or `llama-server`.
 
     python bench/peer.py BINARY -m TARGET.gguf [-md DRAFT.gguf] [-p TEXT] [--types draft-simple] [--n-max 3] [-n 120]
                          [-t 2] [--cpus LIST] [--json]
@@ -10,8 +10,8 @@ the same CMake flags: target `llama-speculative-simple`, `-DLLAMA_BUILD_EXAMPLES
 - Cache types, context, threads and attention are ours. (llama.cpp's own choice on a CPU, flash attention, computes the
   rows of a draft one by one, which takes longer.) It samples in the quickest greedy way that it has.
 - Its figure is tokens / time from the end of the prompt on, as ours is.
-- It refuses to run without a type, so plain decoding is the same loop with a look-up that finds nothing (n-grams of
-  1,024 tokens).
+- `llama-speculative-simple` refuses to run without a type, so plain decoding is the same loop with a look-up that finds
+  nothing (n-grams of 1,024 tokens).
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.peer_server import server_answer
 from bench.runs import CODE_PROMPT, render_chat, speed
 
 PLAIN = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "1024")
-ALIKE = ("--temp", "0", "--samplers", "top_k", "--top-k", "1", "-c", "4096", "-fa", "off", "--no-escape")
+ALIKE = ("--temp", "0", "--samplers", "top_k", "--top-k", "1", "-c", "4096", "-fa", "off")
 
 _PROMPT = re.compile(r"encoded +(\d+) tokens")
 _RATE = re.compile(r"decoded +(\d+) tokens in +([\d.]+) seconds")
@@ -47,7 +48,10 @@ def peer_answer(binary: Path, prompt: str, *flags: str, threads: int | None = No
     """
     count = str(threads or len(os.sched_getaffinity(0)))
     command = ["taskset", "-c", cpus] if cpus else []
-    command += [str(binary), "-p", prompt, "-t", count, "-tb", count, "-td", count, "-tbd", count, *ALIKE, *flags]
+    command += [str(binary), "-t", count, "-tb", count, "-td", count, "-tbd", count, *ALIKE, *flags]
+    if "server" in binary.name:
+        return server_answer([*command, "-np", "1"], prompt)
+    command += ["--no-escape", "-p", prompt]
     done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     log = done.stderr.decode(errors="replace")
     if done.returncode or not _RATE.search(log):

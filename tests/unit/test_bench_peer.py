@@ -10,6 +10,7 @@ import pytest
 
 from bench import ngram_pair, pair
 from bench.peer import parsed, peer_answer, speculation
+from bench.peer_server import shaped
 from bench.runs import acceptance, interleaved, speed, summaries
 
 PROMPT = "<|im_start|>user\nGo on.<|im_end|>\n"
@@ -43,6 +44,21 @@ def test_a_run_without_drafts() -> None:
     run = parsed(f"\n\n{PROMPT}One\n\n\n\n", log, PROMPT)
     assert acceptance(run) == 0.0
     assert run["timings"]["rounds"] == run["timings"]["predicted_n"] == 43
+
+
+def test_what_the_server_reports() -> None:
+    timings = {"predicted_n": 40, "predicted_per_second": 7.5}
+    run = shaped({"content": "One", "tokens_evaluated": 41, "timings": timings})
+    assert (run["text"], run["prompt_tokens"], speed(run), acceptance(run)) == ("One", 41, 7.5, 0.0)
+    drafts = {"draft_n": 12, "draft_n_accepted": 9}
+    run = shaped({"content": "One", "tokens_evaluated": 41, "timings": timings | drafts})
+    assert (acceptance(run), run["timings"]["rounds"]) == (0.75, 31)
+
+
+def test_a_server_that_does_not_start_is_named_with_its_last_words(tmp_path: Path) -> None:
+    binary = program(tmp_path, "sys.exit('no such model')").rename(tmp_path / "llama-server")
+    with pytest.raises(SystemExit, match=r"does not start:\n.*no such model"):
+        peer_answer(binary, PROMPT)
 
 
 def test_another_prompt_ends_the_benchmark() -> None:
