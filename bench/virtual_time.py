@@ -124,7 +124,7 @@ class World:
 
 @dataclass(frozen=True)
 class Cell:
-    """Costs in units of a one-row decode: `beta` of a further row, `c` of a draft step, `trip` of the link there and back."""
+    """Costs in one-row decodes: `beta` of a further row, `c` of a draft step, `trip` of the link there and back."""
 
     beta: float
     c: float
@@ -187,7 +187,7 @@ def main() -> int:
     parser.add_argument("--n-branches", type=int, default=24)
     options = parser.parse_args()
     names = options.schedules.split(",")
-    print(f"{'beta':>5} {'c':>4} {'alpha':>5} {'trip':>4}   {'seq':>5} {'chain':>5} {'branch':>6}   " + " ".join(f"{n:>9}" for n in names))
+    print("beta c alpha trip | published: lockstep chain branches | " + " ".join(names))
     for index in map(int, options.cells.split(",")):
         cell, sequential, gamma, chain, branches = CELLS[index]
         values = [
@@ -201,7 +201,8 @@ def main() -> int:
             for name in names
         ]
         shown = " ".join(f"{value:9.2f}" for value in values)
-        print(f"{cell.beta:5} {cell.c:4} {cell.alpha:5} {cell.trip:4}   {sequential:5} {chain:5} {branches:6}   {shown}", flush=True)
+        costs = f"{cell.beta:4} {cell.c:4} {cell.alpha:4} {cell.trip:4}"
+        print(f"{costs} | {sequential:4} {chain:4} {branches:4} | {shown}", flush=True)
     return 0
 
 

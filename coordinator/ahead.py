@@ -31,25 +31,26 @@ class Ahead:
         """Position behind what the draft has told."""
         return self.start - len(self.late) + len(self.tokens)
 
-    def add(self, position: int, tokens: Sequence[int], probs: Sequence[float]) -> int | None:
+    def add(self, position: int, tokens: Sequence[int], probs: Sequence[float]) -> tuple[int | None, int]:
         """Append to the chain; what is known already changes nothing.
 
         None if it fits, else the position from which on the draft is of no use: it contradicts the text, or begins
-        behind a gap."""
+        behind a gap. And how many tokens of the text came late, and are those of the text."""
         if position > max(self.end, self.start):
-            return self.end
+            return self.end, 0
         if position > self.end:  # the draft has skipped what it knows to be committed
             del self.late[: position - self.end]
-        skip = self.end - position
+        skip, n_agreed = self.end - position, 0
         for token, prob in zip(tokens[skip:], probs[skip:], strict=True):
             if not self.late:
                 self.tokens.append(token)
                 self.probs.append(prob)
             elif token == self.late[0]:
                 del self.late[0]
+                n_agreed += 1
             else:
-                return self.end
-        return None
+                return self.end, n_agreed
+        return None, n_agreed
 
     def add_branches(self, branches: Sequence[Branch]) -> None:
         """Keep what still can be; a branch is told whole each time, so the longest report of it counts."""

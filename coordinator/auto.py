@@ -31,9 +31,11 @@ BELIEVED_FOR = 64
 #: How much both decodes are thought to slow down beside the other: on processors of their own, and on shared ones.
 SLOWDOWN_APART, SLOWDOWN_SHARED = 1.0, 2.0
 #: Tokens of a mode that must speak for or against it to weigh as much as its prediction.
-DOUBT = 8.0
+DOUBT = 30.0
 #: How much older rounds count when a new one comes.
-FADE = 0.97
+FADE = 0.99
+#: Chance of a mismatch to find a branch ready, before any was seen.
+HOPE = 0.4
 #: Length of the very first draft, which shows what a step costs.
 FIRST_DRAFT = 3
 #: In lockstep a draft that takes so many times longer than it should is not waited for.
@@ -49,6 +51,8 @@ class Choice:
 
 
 OFF = Choice("off", 0)
+#: One token is drafted while the target goes on, to see what it costs and whether it is right.
+PROBE = Choice("overlap", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +90,13 @@ def predict(choice: Choice, costs: Costs, outlook: Outlook, slowdown: float) -> 
 
 def _overlapped(n: int, outlook: Outlook, verify: float, step: float, trip: float) -> float:
     """A run of rounds, each with its draft ready, ends with chance 1-h; then the target waits for n·c + L, or decodes alone
-    until the draft has caught up, which it does with the chance that it foresaw all that was committed meanwhile."""
+    until the draft has caught up: each time that it foresaw what is committed while its tokens are on their way."""
     acceptance = outlook.acceptance
     missed = (1 - acceptance ** (n + 1)) * (1 - outlook.foreseen)
     run_s, tokens = max(verify, (n + 1) * step), expected_tokens(acceptance, n)
     waiting = tokens / (run_s + missed * (n * step + trip))
     n_alone = math.ceil((trip + step) / verify)
-    behind_s = n_alone * verify / max(acceptance**n_alone, 0.01)
+    behind_s = verify * (n_alone - 1 + 1 / max(acceptance**n_alone, 0.01))
     going_on = (tokens + missed * behind_s / verify) / (run_s + missed * behind_s)
     return max(waiting, going_on)
 
@@ -149,7 +153,8 @@ class Chooser:
         if self.costs.step_s() is None:
             return Choice("lockstep", min(n_max, FIRST_DRAFT))
         if self._probe_is_due():
-            return Choice("lockstep", 1)
+            self.costs.draft_unheard()
+            return PROBE
         best = max((self.best_of(mode, n_max, outlook) for mode in self._records), key=lambda found: found[1])
         current = self.best_of(self.choice.mode, n_max, outlook)
         return best[0] if best[1] > HYSTERESIS * current[1] else current[0]
@@ -220,7 +225,7 @@ class AutoSession(OverlapSession):
             usable = "draft" in self._peers and self._draft_obstacle() is None
             budget = min(n_max, self._draft_budget()) if usable else 0
             self._choice = self._chooser.next(budget, self._outlook)
-            ahead = self._choice.mode == "overlap"
+            ahead = self._choice.mode == "overlap" and self._choice is not PROBE
             # Ahead, each round takes what is worth its rows; in lockstep, what was drafted for it.
             self._n = n_max if ahead else self._choice.n
             self._reach = LOOKAHEAD_ROUNDS * (n_max + 1) if ahead else self._n
@@ -229,9 +234,14 @@ class AutoSession(OverlapSession):
 
     @property
     def _outlook(self) -> Outlook:
-        return Outlook(self.acceptance.value, self._foreseen.value or 0.0)
+        known = self._foreseen.value
+        return Outlook(
+            self.acceptance.value, (known if known is not None else HOPE) if self._schedule_branches else 0.0
+        )
 
     def _patience(self, now: float) -> tuple[int, float]:
+        if self._choice is PROBE:
+            return 0, 0.0
         if self._choice.mode != "lockstep":
             return super()._patience(now)
         needed = self._n * (self.costs.step_s() or FIRST_WAIT_S) + (self.costs.round_trip.value or 0.0)

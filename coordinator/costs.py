@@ -17,7 +17,7 @@ N_BINS = 10
 #: Strength of the belief that a probability means what it says, in outcomes.
 PRIOR = 4.0
 #: The same for outcomes of one text.
-FADE = 0.96
+FADE = 0.98
 #: Acceptance of a drafted token before anything was seen.
 PRIOR_ACCEPTANCE = 0.7
 
@@ -99,13 +99,25 @@ class Costs:
     def verified(self, n_rows: int, decode_s: float, busy: bool = False) -> None:
         self._verify[busy].add(n_rows, decode_s)
 
+    def draft_unheard(self) -> None:
+        """Nothing was drafted for long: what was known of it may no longer be so."""
+        for average in (*self._step.values(), self.round_trip):
+            average.age()
+
     def drafted(self, step_s: float, busy: bool = False) -> None:
         """A token was drafted."""
         self._step[busy].add(step_s)
 
     def verify_s(self, n_rows: int, busy: bool = False) -> float | None:
-        """Of a decode of `n_rows` on the target, or what is known of it the other way; None if nothing was measured."""
-        return self._verify[busy].seconds(n_rows) or self._verify[not busy].seconds(n_rows)
+        """Of a decode of `n_rows` on the target; None if nothing was measured.
+
+        From what was measured this way, or the other way where that reaches further."""
+        own, other = self._verify[busy], self._verify[not busy]
+        far = not own.rows or (n_rows > own.rows[-1] and other.rows and other.rows[-1] > own.rows[-1])
+        if not far:
+            return own.seconds(n_rows)
+        seconds, slowdown = other.seconds(n_rows), self.slowdown() or 1.0
+        return None if seconds is None else seconds * (slowdown if busy else 1 / slowdown)
 
     def step_s(self, busy: bool = False) -> float | None:
         """Of a drafted token, likewise."""
@@ -113,9 +125,9 @@ class Costs:
         return value if value is not None else self._step[not busy].value
 
     def slowdown(self) -> float | None:
-        """How much longer verifications take beside a draft at work; None until both were measured."""
+        """How much longer verifications take beside a draft at work; None until both were measured, with as many rows."""
         alone, beside = self._verify[False], self._verify[True]
-        pairs = [(beside.seconds(n), alone.seconds(n)) for n in beside.rows]
+        pairs = [(beside.seconds(n), alone.seconds(n)) for n in beside.rows if n in alone.rows]
         ratios = [busy_s / alone_s for busy_s, alone_s in pairs if busy_s and alone_s]
         return sum(ratios) / len(ratios) if ratios else None
 

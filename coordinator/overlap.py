@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from coordinator.ahead import Ahead
 from coordinator.costs import Acceptance, Costs
 from coordinator.instructions import Command, Send, WakeAt
-from coordinator.replies import answers, may_ask_again
 from coordinator.lengths import Survival
+from coordinator.replies import answers, may_ask_again
 from coordinator.request import Request
-from coordinator.schedule import RoundPlan, Schedule, SpeculationSettings
+from coordinator.schedule import RoundPlan, SpeculationSettings
 from coordinator.session import MODEL, Phase, Session
 from outrider.decoding.row_costs import Average
 from outrider.speculators.chain import Chain
@@ -84,13 +84,14 @@ class OverlapSession(Session):
         self._ahead = Ahead(len(self.history))
         self._riding: DraftRequest | None = None  # the draft worker is at work on this
         self._asked_at: dict[int, float] = {}  # when, by the committed length of the requests that ride
-        self._started_at = 0.0  # when the draft was last sent to another text
+        self._started_at = 0.0  # when the draft was last sent on its way
         self._right_from = 0  # what was drafted behind a shorter text is wrong
         self._halted = False  # it stopped by itself (p_min); asked again it would stop there again
         self._round_since = 0.0
         self._busy = False  # is the draft at work while the target verifies?
         self._wish = 0  # drafted tokens that the target waits for
         self._give_up_at = 0.0
+        self._gave_up = False  # the draft was waited for in vain; not again before it has told something
         self.acceptance = Acceptance()
         self._foreseen = Average()  # how often a branch was there where the target left the chain
         n_max = request.speculation.n_max
@@ -146,7 +147,7 @@ class OverlapSession(Session):
         begin = self._begin("draft")
         prefix = (*self._stamp("draft"), *self._prefix("draft"))
         request = DraftRequest(*prefix, plan.n_max, 0, self.request.speculation.p_min, credit, self._n_branches)
-        if riding is None and not self._ahead.tokens:
+        if riding is None:
             self._started_at = now
         self._riding, self._halted = request, False
         self._asked_at[request.committed_len] = now
@@ -194,6 +195,8 @@ class OverlapSession(Session):
     def _waits(self, now: float) -> bool:
         """Shall the target wait although it could verify what is there now?"""
         if self.phase is not Phase.DRAFTING:
+            if self._gave_up:
+                return False
             self._wish, seconds = self._patience(now)
             self._give_up_at = now + seconds
         return len(self._ahead.tokens) < self._wish and now < self._give_up_at
@@ -205,9 +208,9 @@ class OverlapSession(Session):
         if step is None or costs.verify_s(1) is None:
             return (0, 0.0) if n_ready else (1, FIRST_WAIT_S)  # nothing is known yet: look at one round
         trip = costs.round_trip.value or 0.0
-        # What rides ahead is followed by the next token in a step; after a restart the request must get there first, and
-        # what the target has sampled meanwhile is drafted too.
-        behind_s = 0.0 if n_ready else max(self._started_at + trip + len(self._ahead.late) * step - now, 0.0)
+        # A draft that rides tells its next token in a step; after a restart the request must get there first, and what the
+        # target has sampled meanwhile is drafted too.
+        behind_s = max(self._started_at + trip + len(self._ahead.late) * step - now, 0.0)
         waits = [max(m - n_ready, 0) * step + (behind_s if m > n_ready else 0.0) for m in range(self._n + 1)]
         wish = best_wait(costs, self.acceptance.value, self._foreseen.value or 0.0, waits, min(n_ready, self._n))
         return (0, 0.0) if wish <= n_ready else (wish, PATIENCE * (waits[wish] + step))
@@ -216,17 +219,19 @@ class OverlapSession(Session):
 
     def wake(self, now: float) -> list[Command]:
         if self.phase is Phase.DRAFTING and now >= self._give_up_at:
+            self._gave_up = True
             return self._verify_or_wait(now)
         return []
 
     def _on_draft(self, draft: DraftTokens, now: float) -> list[Command]:
-        self._failures["draft"] = 0
+        self._failures["draft"], self._gave_up = 0, False
         self.counts.draft_decode_us += draft.decode_us
         n_vocab = self.target_facts.n_vocab
         n_known = next((i for i, token in enumerate(draft.tokens) if token >= n_vocab), len(draft.tokens))
         if draft.n_evaluated and draft.tokens:
             self._learn_draft(draft, now)
-        wrong_from = self._ahead.add(draft.start, draft.tokens[:n_known], draft.probs[:n_known])
+        wrong_from, n_agreed = self._ahead.add(draft.start, draft.tokens[:n_known], draft.probs[:n_known])
+        self.acceptance.add(n_agreed, n_agreed + (wrong_from is not None and bool(self._ahead.late)))
         if wrong_from is not None:
             return self._wrong_from(wrong_from, now)
         self._ahead.add_branches([branch for branch in draft.branches if max(branch.tokens) < n_vocab])
@@ -249,7 +254,8 @@ class OverlapSession(Session):
         self._learn_verdict(verdict, n_accepted, now)
         followed = self._ahead.commit(verdict.tokens)
         if followed != "chain":
-            self._foreseen.add(followed == "branch")
+            if self._n_branches and self._draft:
+                self._foreseen.add(followed == "branch")
             self._restart_draft()
         self.phase = Phase.VERIFYING
         return self._start_round(now)

@@ -216,13 +216,15 @@ class DraftWorker(SlotWorker[DraftSlot]):
             return
         assert slot.request is not None
         assert slot.drafting is not None
-        if len(slot.branches) >= slot.request.n_branches:
-            return
+        room = slot.request.n_branches - len(slot.branches)
         known = {(branch.position, branch.stem[-1]) for branch in slot.branches}
-        for opening in openings(slot.drafting):
-            position = slot.drafting.start + opening.index
-            if (position, opening.token) not in known and position + 1 < self.engine.n_ctx:
-                yield opening
+        new = (
+            opening
+            for opening in openings(slot.drafting)
+            if (position := slot.drafting.start + opening.index) + 1 < self.engine.n_ctx
+            and (position, opening.token) not in known
+        )
+        yield from sorted(new, key=lambda opening: -opening.reach)[: max(room, 0)]
 
     def n_waiting(self) -> int:
         return sum(slot.request is not None for slot in self.slots.values())

@@ -37,8 +37,9 @@ def _ngram(sizes: NgramSizes) -> NgramParams:
 
 
 def engine_options(worker: Worker, n_seq: int, n_branches: int = 0) -> EngineOptions:
-    """What the worker's engine is created with, for `n_seq` sequences and copies of them. Raises ConfigError where options exclude one
-    another."""
+    """What the worker's engine is created with, for `n_seq` sequences and copies of them.
+
+    Raises ConfigError where options exclude one another."""
     return EngineOptions(
         n_ctx=worker.ctx_size,
         n_batch=worker.batch_size,

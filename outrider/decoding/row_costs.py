@@ -15,13 +15,23 @@ class Average:
 
     def __init__(self) -> None:
         self.value: float | None = None
+        self._stale = False
 
     def add(self, value: float) -> None:
-        self.value = value if self.value is None else self.value + RATE * (value - self.value)
+        if self.value is None or self._stale:
+            self.value, self._stale = value, False
+        else:
+            self.value += RATE * (value - self.value)
+
+    def age(self) -> None:
+        """Nothing was measured for long: the next value counts for all before it."""
+        self._stale = True
 
 
 class RowCosts:
-    """Seconds of a decode by rows. `beta`: what a row more than were ever measured is thought to cost, in one-row decodes."""
+    """Seconds of a decode by rows.
+
+    beta: what a row more than were ever measured is thought to cost, in one-row decodes."""
 
     def __init__(self, beta: float = DEFAULT_BETA) -> None:
         self._beta = beta

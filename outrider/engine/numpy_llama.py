@@ -33,7 +33,7 @@ N_PROBES = 16
 
 
 class NumpyEngine(Engine):
-    """The model at `path` with `n_seq` sequences (and `n_branches` more) of `n_ctx` positions (0: as many as it was trained for).
+    """The model at `path` with `n_seq` + `n_branches` sequences of `n_ctx` positions (0: as many as it was trained for).
 
     n_threads: None = every core that this process may use. checkpoint_only: behave like a memory that can neither
     drop a suffix nor branch; what is left is to drop everything, `save` and `restore`.

@@ -223,7 +223,7 @@ def test_a_silent_coordinator_is_greeted_again(no_leaks: None, caplog: pytest.Lo
 
 def test_a_message_that_is_not_valid_is_an_error_where_it_is_made(pair: Pair) -> None:
     with pytest.raises(ProtocolError, match="probs"):
-        pair.link.send(m.DraftTokens(1, 2, 3, 4, 5, 6, 0, [1], [float("nan")], [0.0], True, 0, 1, 5))
+        pair.link.send(m.DraftTokens(1, 2, 3, 4, 5, 6, [1], [float("nan")], [0.0], [], True, 0, 1, 5))
 
 
 def test_what_was_sent_just_before_closing_arrives(pair: Pair) -> None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.ahead import Ahead
-from coordinator.auto import Auto, Choice, Chooser, make_session, predict
-from coordinator.costs import Calibration, Costs
+from coordinator.auto import Auto, make_session
 from coordinator.instructions import Emit, Finished, Send, WakeAt
 from coordinator.overlap import Overlap
-from coordinator.schedule import Lockstep
+from coordinator.schedule import Lockstep, Schedule
 from coordinator.session import Session
 from outrider.types import SamplingParams
-from outrider.wire.messages import Message, Verdict
+from outrider.wire.messages import Branch, Message, Verdict
 from tests.harness import GREEDY, Pair, make_request, plain, scripted
 from tests.state.test_lossless import samplings
+
+SCHEDULES: list[Callable[[], Overlap]] = [Overlap, partial(Overlap, 6), Auto, partial(Auto, apart=True, n_branches=6)]
 
 
 @given(
@@ -32,7 +33,7 @@ from tests.state.test_lossless import samplings
     n_batch=st.sampled_from([3, 512]),
     n_predict=st.integers(1, 40),
     checkpoint=st.booleans(),
-    schedule=st.sampled_from([Overlap, Auto]),
+    schedule=st.sampled_from(SCHEDULES),
 )
 def test_overlap_equals_plain(
     sampling: SamplingParams,
@@ -43,12 +44,12 @@ def test_overlap_equals_plain(
     n_batch: int,
     n_predict: int,
     checkpoint: bool,
-    schedule: type[Overlap],
+    schedule: Callable[[], Overlap],
 ) -> None:
     request = make_request(sampling=sampling, n_max=n_max, p_min=p_min, n_predict=n_predict, row_hashes=True)
     expected = plain(scripted(f"seed=7,eos={eos}"), request)
     target = scripted(f"seed=7,eos={eos},checkpoint={checkpoint:d}", n_batch=n_batch)
-    draft = scripted(f"seed=7,eos={eos},disagree={disagree},checkpoint={checkpoint:d}", n_batch=n_batch)
+    draft = scripted(f"seed=7,eos={eos},disagree={disagree},checkpoint={checkpoint:d}", n_batch=n_batch, n_branches=6)
     session = Pair(target, draft).run(request, schedule())
     assert session.generated == expected.generated
     assert session.row_hashes == expected.row_hashes
@@ -124,14 +125,14 @@ class Network:
     loss=st.sampled_from([0.0, 0.1, 0.3]),
     disagree=st.sampled_from([0, 20, 100]),
     temp=st.sampled_from([0.0, 0.8]),
-    schedule=st.sampled_from([Lockstep, Overlap, Auto]),
+    schedule=st.sampled_from([Lockstep, *SCHEDULES]),
 )
 def test_no_order_or_loss_of_messages_changes_the_text(
-    seed: int, loss: float, disagree: int, temp: float, schedule: type[Lockstep] | type[Overlap]
+    seed: int, loss: float, disagree: int, temp: float, schedule: Callable[[], Schedule]
 ) -> None:
     request = make_request(n_predict=25, sampling=SamplingParams(temp=temp, seed=3))
     expected = plain(scripted("seed=7"), request)
-    pair = Pair(scripted("seed=7"), scripted(f"seed=7,disagree={disagree}"))
+    pair = Pair(scripted("seed=7"), scripted(f"seed=7,disagree={disagree}", n_branches=6))
     session = make_session(request, schedule())
     for incarnation, role in enumerate(pair.workers, start=1):
         pair.connect(session, role, incarnation)
@@ -148,7 +149,9 @@ def test_no_order_or_loss_of_messages_changes_the_text(
 
 def test_a_draft_like_its_target_rides_on_without_a_rollback() -> None:
     pair = Pair(scripted("seed=3"), scripted("seed=3"))
-    session = pair.run(make_request(n_predict=100, n_max=3, sampling=GREEDY), Overlap())
+    schedule = Overlap()
+    schedule.costs.drafted(0.0001, busy=True)  # a quick draft is worth waiting for
+    session = pair.run(make_request(n_predict=100, n_max=3, sampling=GREEDY), schedule)
     assert session.counts.draft_n_accepted == session.counts.draft_n > 40
     assert session.counts.rounds < 60
 
@@ -183,90 +186,52 @@ def test_the_target_gets_its_next_draft_without_waiting() -> None:
 
 def test_ahead_keeps_what_was_confirmed() -> None:
     ahead = Ahead(10)
-    assert ahead.add(10, [1, 2, 3], [0.9, 0.8, 0.7])
-    assert ahead.add(12, [3, 4], [0.7, 0.6])  # told again, and one more
+    assert ahead.add(10, [1, 2, 3], [0.9, 0.8, 0.7])[0] is None
+    assert ahead.add(12, [3, 4], [0.7, 0.6])[0] is None  # told again, and one more
     assert (ahead.tokens, ahead.probs) == ([1, 2, 3, 4], [0.9, 0.8, 0.7, 0.6])
-    assert not ahead.add(15, [9], [1.0])  # a gap
-    assert ahead.commit([1, 2])
+    assert ahead.add(15, [9], [1.0])[0] == 14  # a gap
+    assert ahead.commit([1, 2]) == "chain"
     assert (ahead.start, ahead.tokens) == (12, [3, 4])
-    assert not ahead.commit([3, 9])
+    assert ahead.commit([3, 9]) == "none"
     assert (ahead.start, ahead.tokens) == (14, [])
 
 
-def test_submit_len_stops_where_a_row_costs_more_than_it_brings() -> None:
-    costs = Costs()
-    for n, ms in ((1, 40), (2, 42), (3, 44), (4, 80)):
-        costs.verified(n, ms / 1e3)
-    costs.speed.add(25.0)
-    assert costs.submit_len([0.99, 0.99, 0.6, 0.6]) == 2  # the third row costs 36 ms, 0.9 tokens at our speed
-    assert costs.submit_len([0.01]) == 0
-    assert costs.submit_len([]) == 0
+def test_ahead_takes_what_comes_late_if_the_text_agrees() -> None:
+    ahead = Ahead(10)
+    assert ahead.commit([1, 2]) == "chain"  # nothing was told yet: it may still be right
+    assert ahead.add(10, [1], [0.9]) == (None, 1)
+    assert (ahead.late, ahead.tokens, ahead.end) == ([2], [], 11)
+    assert ahead.add(11, [2, 3], [0.9, 0.8]) == (None, 1)
+    assert (ahead.late, ahead.tokens, ahead.probs) == ([], [3], [0.8])
+    assert ahead.commit([3, 4]) == "chain"
+    assert ahead.add(13, [5], [0.9])[0] == 13  # the text has 4 there
 
 
-def test_calibration_learns_that_a_draft_is_too_sure() -> None:
-    calibration = Calibration()
-    assert calibration.accept_prob(0.95) == pytest.approx(0.95)
-    for _ in range(100):
-        calibration.add(0.95, accepted=False)
-    assert calibration.accept_prob(0.95) < 0.1
-    assert calibration.accept_prob(0.45) == pytest.approx(0.45)
+def test_ahead_lets_the_draft_skip_what_is_committed() -> None:
+    ahead = Ahead(10)
+    ahead.commit([1, 2, 3])
+    assert ahead.add(13, [4], [0.5])[0] is None
+    assert (ahead.late, ahead.tokens) == ([], [4])
+    assert ahead.add(16, [7], [0.5])[0] == 14
 
 
-def known(verify_ms: dict[int, float], step_ms: float, trip_ms: float = 0.0) -> Costs:
-    costs = Costs()
-    for n, ms in verify_ms.items():
-        costs.verified(n, ms / 1e3)
-    costs.draft_step.add(step_ms / 1e3)
-    costs.round_trip.add(trip_ms / 1e3)
-    return costs
+def test_a_branch_becomes_the_chain_where_the_target_leaves_it() -> None:
+    ahead = Ahead(10)
+    ahead.add(10, [1, 2, 3], [0.9, 0.8, 0.7])
+    ahead.add_branches(
+        [Branch(11, [7], [0.1]), Branch(11, [8, 9, 10], [0.2, 0.6, 0.5]), Branch(12, [5, 6], [0.1, 0.9])]
+    )
+    ahead.add_branches([Branch(11, [8, 9], [0.2, 0.6])])  # an older report of it
+    assert ahead.commit([1, 8]) == "branch"
+    assert (ahead.start, ahead.tokens, ahead.probs) == (12, [9, 10], [0.6, 0.5])
+    assert ahead.commit([9, 5]) == "none"  # that branch was of the other chain
+    assert ahead.tokens == []
 
 
-FLAT = {1: 40.0, 2: 41.0, 4: 43.0, 9: 48.0}
-STEEP = {1: 40.0, 2: 70.0, 4: 130.0, 9: 280.0}
-
-
-@pytest.mark.parametrize(
-    ("costs", "acceptance", "slowdown", "mode"),
-    [
-        (known(FLAT, 2.0), 0.8, 2.0, "lockstep"),  # a quick draft on shared processors
-        (known(FLAT, 15.0), 0.8, 1.0, "overlap"),  # a slow one on its own
-        (known(FLAT, 2.0, trip_ms=60.0), 0.9, 1.0, "overlap"),  # a far one
-        (known(FLAT, 15.0), 0.3, 2.0, "off"),  # it is mostly wrong
-        (known(STEEP, 10.0), 0.8, 2.0, "off"),  # rows cost as much as they bring
-        (known(FLAT, 60.0), 0.9, 2.0, "off"),  # a draft slower than its target
-    ],
-)
-def test_the_choice_follows_the_costs(costs: Costs, acceptance: float, slowdown: float, mode: str) -> None:
-    chooser = Chooser(costs, slowdown)
-    for _ in range(5):
-        choice = chooser.next(8, acceptance)
-    assert choice.mode == mode
-
-
-def test_drafting_that_does_not_pay_is_probed_rarely_and_comes_back() -> None:
-    costs = known(FLAT, 4.0)
-    chooser = Chooser(costs, 2.0)
-    modes = [chooser.next(4, 0.05).mode for _ in range(200)]
-    assert 0 < 200 - modes.count("off") <= 8
-    assert chooser.next(4, 0.9).mode == "lockstep"
-
-
-def test_what_a_choice_brought_counts_more_than_what_it_promised() -> None:
-    costs = known(FLAT, 4.0)
-    chooser = Chooser(costs, 2.0)
-    assert chooser.next(4, 0.8).mode == "lockstep"
-    for _ in range(80):
-        choice = chooser.next(4, 0.8)
-        chooser.brought(choice, 0.8, 1, 0.040 if choice.mode == "off" else 0.400)
-    assert chooser.counts["off"] > 60
-
-
-def test_prediction_matches_the_formulas() -> None:
-    costs = known({1: 100.0, 6: 200.0}, 10.0, trip_ms=50.0)
-    tokens = sum(0.7**i for i in range(6))
-    assert predict(Choice("off", 0), costs, 0.7, 1.0) == pytest.approx(10.0)
-    assert predict(Choice("lockstep", 5), costs, 0.7, 1.0) == pytest.approx(tokens / (0.05 + 0.2 + 0.05))
-    ahead = 0.7**6
-    overlap = tokens / (0.2 + (1 - ahead) * (0.05 + 0.05))
-    assert predict(Choice("overlap", 5), costs, 0.7, 1.0) == pytest.approx(overlap)
-    assert predict(Choice("lockstep", 5), Costs(), 0.7, 1.0) is None
+def test_branches_outlive_the_commit_of_what_is_before_them() -> None:
+    ahead = Ahead(10)
+    ahead.add(10, [1, 2, 3], [0.9, 0.8, 0.7])
+    ahead.add_branches([Branch(10, [4, 5], [0.1, 0.9]), Branch(12, [5, 6], [0.1, 0.9])])
+    assert ahead.commit([1, 2]) == "chain"
+    assert ahead.commit([5]) == "branch"
+    assert ahead.tokens == [6]

@@ -58,7 +58,7 @@ def stamp(request: SessionMessage) -> tuple[int, ...]:
 
 def draft(request: SessionMessage, tokens: list[int]) -> DraftTokens:
     ones = [1.0] * len(tokens)
-    return DraftTokens(*stamp(request), request.committed_len, 0, tokens, ones, [0.0] * len(tokens), True, 0, 1, 10)  # type: ignore[arg-type]
+    return DraftTokens(*stamp(request), request.committed_len, tokens, ones, [0.0] * len(tokens), [], True, 0, 1, 10)  # type: ignore[arg-type]
 
 
 def verdict(request: SessionMessage, tokens: list[int], accepted: int, end: bool = False) -> Verdict:

@@ -76,7 +76,7 @@ def target() -> TargetWorker:
         (verify(TOKENS, draft=[300]), "bad_request"),
         (verify([1] * 70), "context_full"),
         (verify([1] * 62, draft=[1] * 4), "context_full"),
-        (DraftRequest(*prefix(TOKENS), 3, 0, 0.0, 0), "bad_request"),  # not a draft worker
+        (DraftRequest(*prefix(TOKENS), 3, 0, 0.0, 0, 0), "bad_request"),  # not a draft worker
     ],
 )
 def test_what_cannot_be_served_is_said_and_the_next_request_works(
