@@ -12,6 +12,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class Round:
     rows: int
     verify_us: int
 
-    @property
+    @cached_property
     def n_matching(self) -> int:
         """How many drafted tokens the target sampled too."""
         pairs = list(zip(self.tokens, self.sampled, strict=False))
@@ -51,12 +52,15 @@ class Record:
     def chain(self, position: int) -> tuple[list[float], int]:
         """What the draft says behind a committed text of this length: probabilities, and how many tokens are right.
 
-        Empty where the record does not tell: at the target's own token behind a draft that was accepted whole."""
-        for one in self.rounds:
-            at = position - one.start
-            if 0 <= at < len(one.sampled):
-                return one.probs[at:], max(one.n_matching - at, 0)
-        raise IndexError(f"position {position} is not in the record")
+        Empty where the record does not tell: at the target's own token behind a draft that was accepted whole.
+        Raises KeyError for a position that is not in the text."""
+        one = self._by_position[position]
+        at = position - one.start
+        return one.probs[at:], max(one.n_matching - at, 0)
+
+    @cached_property
+    def _by_position(self) -> dict[int, Round]:
+        return {one.start + i: one for one in self.rounds for i in range(len(one.sampled))}
 
     @property
     def start(self) -> int:

@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.recorded import Record, load, read_traces, save
 from coordinator.costs import Costs
 from coordinator.lengths import FixedLength, LengthRule, MinProbability, Survival
+from outrider.wire.messages import MAX_DRAFT
 
 #: The longest draft of the rules that decide by probabilities.
 N_MAX = 16
@@ -47,11 +49,14 @@ class Machine:
 
     def verify_s(self, n_rows: int) -> float:
         """Between those that are known; beyond them in a straight line."""
+        return self._by_rows[n_rows]
+
+    @cached_property
+    def _by_rows(self) -> list[float]:
         rows, times = list(self.verify), list(self.verify.values())
-        if n_rows <= rows[-1] or len(rows) == 1:
-            return float(np.interp(n_rows, rows, times))
-        slope = (times[-1] - times[0]) / (rows[-1] - rows[0])
-        return times[-1] + slope * (n_rows - rows[-1])
+        slope = (times[-1] - times[0]) / (rows[-1] - rows[0]) if len(rows) > 1 else 0.0
+        every = np.arange(MAX_DRAFT + 2)
+        return list(np.interp(every, rows, times) + slope * np.maximum(every - rows[-1], 0))
 
 
 @dataclass
@@ -70,12 +75,14 @@ class Outcome:
 
 
 class Replay:
-    """One rule on one record. Costs are learned as the program learns them: from rounds that are over."""
+    """One rule on one record. Decode times are known from the start; how sure a draft is, and the speed, are learned from
+    rounds that are over, as the program learns them."""
 
     def __init__(self, record: Record, machine: Machine, make: Make, step_s: float) -> None:
         self.record, self.machine = record, machine
         self.costs = Costs()
-        self.costs.verified(1, machine.verify_s(1))  # of the prompt
+        for rows in range(1, N_MAX + 2):
+            self.costs.verified(rows, machine.verify_s(rows))
         self.rule = make(self.costs, step_s)
         self.base = record.start
         self.outcome = Outcome()
