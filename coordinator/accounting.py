@@ -8,7 +8,7 @@ count from the first verdict on: the prompt is left out, as it is from the rate 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coordinator.observer import Direction
@@ -191,7 +191,8 @@ class Accounting:
     # --- what came of it -----------------------------------------------------------------------------------------
 
     def report(self, now: float) -> dict[str, Any]:
-        """The figures up to `now`: token counts, milliseconds, and averages over the rounds after the first."""
+        """The figures up to `now`: token counts, milliseconds, and averages over the `rounds` after the first, which took
+        `ms`."""
         times, n_rounds = self.time, max(self.n_rounds - 1, 0)
         seconds = 0.0 if times.start is None else now - times.start
         return {
@@ -205,4 +206,23 @@ class Accounting:
             "round_trips": self.n_round_trips,
             "bytes_per_round": self.n_bytes / n_rounds if n_rounds else 0.0,
             "coordinator_us_per_round": 1e6 * self.coordinator_s / n_rounds if n_rounds else 0.0,
+            "rounds": n_rounds,
+            "ms": 1e3 * seconds,
         }
+
+
+_SUMS = (
+    *("drafted", "submitted", "accepted", "stale", "round_trips"),
+    *("draft_hidden_ms", "draft_exposed_ms", "rounds", "ms"),
+)
+#: Average -> what it is an average over.
+_AVERAGES = {"target_idle_share": "ms", "bytes_per_round": "rounds", "coordinator_us_per_round": "rounds"}
+
+
+def combined(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The reports of sessions that followed one another as one."""
+    total = {name: sum(report[name] for report in reports) for name in _SUMS}
+    for name, over in _AVERAGES.items():
+        weighted = sum(report[name] * report[over] for report in reports)
+        total[name] = weighted / total[over] if total[over] else 0.0
+    return total

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace as struct_replace
 
+from coordinator.accounting import combined
 from coordinator.request import Request
 from coordinator.session import Session
 
@@ -58,6 +59,9 @@ def joined(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for name in ("tokens", "logprobs", "row_hashes"):
         if name in last:
             answer[name] = [entry for one in answers for entry in one[name]]
+    reports = [one["speculation"]["accounting"] for one in answers]
+    if all(reports):
+        answer["speculation"] = {**last["speculation"], "accounting": combined(reports)}
     answer["timings"] = _timings([one["timings"] for one in answers])
     return answer
 

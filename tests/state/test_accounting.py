@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.accounting import Accounting
+from coordinator.accounting import Accounting, combined
 from coordinator.auto import Auto
 from coordinator.overlap import Overlap
 from coordinator.result import result, summary
@@ -146,3 +146,18 @@ def test_plain_decoding_drafts_nothing() -> None:
     report = seen.report(pair.clock)
     assert (report["drafted"], report["submitted"], report["round_trips"]) == (0, 0, 0)
     assert "drafting " not in summary(result(session, report))
+
+
+def test_reports_of_sessions_that_follow_one_another_add_up() -> None:
+    first, second = Accounting(), Accounting()
+    overlapped(first)
+    overlapped(second)
+    show(second, (95, verdict(12, [3], 0, 10, round=3)))
+    one, other = first.report(0.100), second.report(0.200)
+    total = combined([one, other])
+    assert total.keys() == one.keys()
+    assert total["drafted"] == one["drafted"] + other["drafted"]
+    assert total["ms"] == pytest.approx(70 + 170)
+    assert total["target_idle_share"] == pytest.approx(1 - (45 + 55) / 240)
+    assert total["bytes_per_round"] == pytest.approx((one["bytes_per_round"] + 2 * other["bytes_per_round"]) / 3)
+    assert combined([one]) == pytest.approx(one)
