@@ -26,14 +26,16 @@ Mode = Literal["off", "lockstep", "overlap"]
 HYSTERESIS = 1.05
 #: Rounds without a draft between two that look whether drafting would pay.
 PROBE_EVERY = 32
-#: Rounds for which the measured goodput of a choice is believed after it was left.
+#: Rounds for which the measured goodput of a mode is believed after it was left.
 BELIEVED_FOR = 64
+#: The same for one that was tried in vain again and again.
+LONGEST_BELIEF = 1024
 #: How much both decodes are thought to slow down beside the other: on processors of their own, and on shared ones.
 SLOWDOWN_APART, SLOWDOWN_SHARED = 1.0, 2.0
 #: Tokens of a mode that must speak for or against it to weigh as much as its prediction.
 DOUBT = 30.0
 #: How much older rounds count when a new one comes.
-FADE = 0.99
+FADE = 0.98
 #: Chance of a mismatch to find a branch ready, before any was seen.
 HOPE = 0.4
 #: Length of the very first draft, which shows what a step costs.
@@ -103,22 +105,31 @@ def _overlapped(n: int, outlook: Outlook, verify: float, step: float, trip: floa
 
 @dataclass(slots=True)
 class Record:
-    """What a mode brought in its last rounds, and what was predicted for their time. Fades."""
+    """What a mode brought in its last rounds, fading, and for how long that is believed after it was left."""
 
     tokens: float = 0.0
-    predicted: float = 0.0
+    seconds: float = 0.0
     n_rounds: int = 0
     last_round: int = 0
+    since: int = 0  # the round in which it was taken up
+    believed_for: int = BELIEVED_FOR
 
-    def add(self, n_tokens: int, predicted: float) -> None:
+    def add(self, n_tokens: int, seconds: float) -> None:
         self.tokens = FADE * self.tokens + n_tokens
-        self.predicted = FADE * self.predicted + predicted
+        self.seconds = FADE * self.seconds + seconds
 
-    def correction(self, now: int) -> float:
-        """Between 1 (nothing seen, or long ago) and the measured ratio."""
-        if now - self.last_round >= BELIEVED_FOR:
-            return 1.0
-        return (self.tokens + DOUBT) / (self.predicted + DOUBT)
+    def value(self, predicted: float) -> float:
+        """Tokens per second: as if it had brought what is predicted for `DOUBT` more tokens."""
+        return (self.tokens + DOUBT) / (self.seconds + DOUBT / predicted) if predicted else 0.0
+
+    def left(self, now: int) -> None:
+        """Another mode is better. One that was tried in vain is tried again after a longer time each time."""
+        in_vain = now - self.since < BELIEVED_FOR
+        self.believed_for = min(2 * self.believed_for, LONGEST_BELIEF) if in_vain else BELIEVED_FOR
+
+    def forget_if_old(self, now: int) -> None:
+        if now - self.last_round >= self.believed_for:
+            self.tokens = self.seconds = 0.0
 
 
 class Chooser:
@@ -131,7 +142,7 @@ class Chooser:
         self.costs, self._slowdown = costs, slowdown
         self.choice: Choice = OFF
         self._records: dict[Mode, Record] = {"off": Record(), "lockstep": Record(), "overlap": Record()}
-        self._round = 0
+        self._round = self._probed_at = 0
 
     @property
     def counts(self) -> dict[Mode, int]:
@@ -141,11 +152,21 @@ class Chooser:
     def next(self, n_max: int, outlook: Outlook) -> Choice:
         """The choice for the next round, with drafts of at most `n_max`."""
         self._round += 1
-        self.choice = self._best(n_max, outlook)
-        record = self._records[self.choice.mode]
+        for record in self._records.values():
+            record.forget_if_old(self._round)
+        choice = self._best(n_max, outlook)
+        if choice is PROBE:
+            self._probed_at = self._round
+            self.costs.draft_unheard()
+            return choice
+        record = self._records[choice.mode]
+        if choice.mode != self.choice.mode:
+            self._records[self.choice.mode].left(self._round)
+            record.since = self._round
+        self.choice = choice
         record.n_rounds += 1
         record.last_round = self._round
-        return self.choice
+        return choice
 
     def _best(self, n_max: int, outlook: Outlook) -> Choice:
         if n_max <= 0:
@@ -153,7 +174,6 @@ class Chooser:
         if self.costs.step_s() is None:
             return Choice("lockstep", min(n_max, FIRST_DRAFT))
         if self._probe_is_due():
-            self.costs.draft_unheard()
             return PROBE
         best = max((self.best_of(mode, n_max, outlook) for mode in self._records), key=lambda found: found[1])
         current = self.best_of(self.choice.mode, n_max, outlook)
@@ -166,19 +186,20 @@ class Chooser:
 
     def _probe_is_due(self) -> bool:
         """Has nothing been drafted for so long that its worth is no longer known?"""
-        return self._round - max(self._records[m].last_round for m in ("lockstep", "overlap")) >= PROBE_EVERY
+        drafted = max(self._probed_at, *(self._records[m].last_round for m in ("lockstep", "overlap")))
+        return self._round - drafted >= PROBE_EVERY
 
     def value(self, choice: Choice, outlook: Outlook) -> float:
         """Tokens per second that may be expected; 0 where nothing is known."""
-        return self._predict(choice, outlook) * self._records[choice.mode].correction(self._round)
+        return self._records[choice.mode].value(self._predict(choice, outlook))
 
     def _predict(self, choice: Choice, outlook: Outlook) -> float:
         return predict(choice, self.costs, outlook, self._slowdown) or 0.0
 
-    def brought(self, choice: Choice, outlook: Outlook, n_tokens: int, seconds: float) -> None:
+    def brought(self, choice: Choice, n_tokens: int, seconds: float) -> None:
         """A round with this choice is over."""
-        if seconds > 0:
-            self._records[choice.mode].add(n_tokens, seconds * self._predict(choice, outlook))
+        if seconds > 0 and choice is not PROBE:
+            self._records[choice.mode].add(n_tokens, seconds)
 
     def explain(self, n_max: int, outlook: Outlook) -> dict[str, Any]:
         """What is known and what follows from it, for people: times in milliseconds, speeds in tokens per second."""
@@ -252,7 +273,7 @@ class AutoSession(OverlapSession):
 
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
         if self.counts.rounds > 1:
-            self._chooser.brought(self._choice, self._outlook, len(verdict.tokens), now - self._round_since)
+            self._chooser.brought(self._choice, len(verdict.tokens), now - self._round_since)
         return super()._go_on(verdict, n_accepted, now)
 
 

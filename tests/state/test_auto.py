@@ -91,7 +91,7 @@ def test_what_a_choice_brought_counts_more_than_what_it_promised() -> None:
     assert chooser.next(4, outlook).mode == "lockstep"
     for _ in range(80):
         choice = chooser.next(4, outlook)
-        chooser.brought(choice, outlook, 1, 0.040 if choice.mode == "off" else 0.400)
+        chooser.brought(choice, 1, 0.040 if choice.mode == "off" else 0.400)
     assert chooser.counts["off"] > 60
 
 
