@@ -124,6 +124,7 @@ class Accounting:
     def __init__(self) -> None:
         self.time = Timeline()
         self.n_drafted = 0  # tokens that the draft worker made, those that it withheld included
+        self.n_branched = 0  # … those of them off the chain
         self.n_submitted = 0  # tokens that the target tested, whoever drafted them
         self.n_of_worker = 0  # … those of them that the draft worker made
         self.n_accepted = 0
@@ -166,7 +167,9 @@ class Accounting:
             self.n_drafted += len(draft.tokens)
             return
         self.n_drafted += self._told.add(draft.start, draft.tokens)
-        self.n_drafted += sum(self._told.add_branch(branch.start, branch.tokens) for branch in draft.branches)
+        n_branched = sum(self._told.add_branch(branch.start, branch.tokens) for branch in draft.branches)
+        self.n_branched += n_branched
+        self.n_drafted += n_branched
         self._waited |= self._request is None
 
     def _on_request(self, request: VerifyRequest) -> None:
@@ -197,6 +200,7 @@ class Accounting:
         seconds = 0.0 if times.start is None else now - times.start
         return {
             "drafted": self.n_drafted,
+            "branched": self.n_branched,
             "submitted": self.n_submitted,
             "accepted": self.n_accepted,
             "stale": max(self.n_drafted - self.n_of_worker, 0),
@@ -212,7 +216,7 @@ class Accounting:
 
 
 _SUMS = (
-    *("drafted", "submitted", "accepted", "stale", "round_trips"),
+    *("drafted", "branched", "submitted", "accepted", "stale", "round_trips"),
     *("draft_hidden_ms", "draft_exposed_ms", "rounds", "ms"),
 )
 #: Average -> what it is an average over.

@@ -117,7 +117,7 @@ def test_a_branch_that_comes_true_is_a_draft_of_the_worker() -> None:
         (3, verdict(12, [8, 9, 4], 2, 1, round=2)),
     )
     report = seen.report(1.0)
-    assert report["drafted"] == 3 + 3
+    assert (report["drafted"], report["branched"]) == (3 + 3, 3)
     assert report["stale"] == 6 - 4
 
 
