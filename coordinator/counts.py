@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from outrider.decoding.stats import SpecStats
+
 
 @dataclass(slots=True)
 class Counts:
@@ -30,3 +32,11 @@ class Counts:
             per_pos.extend([0] * (n_drafted - len(per_pos)))
             for position in range(n):
                 per_pos[position] += 1
+
+    def tested(self) -> SpecStats:
+        """The target's part of a speculator's statistics, from the rounds that were added here."""
+        return SpecStats(
+            n_tested_tokens=self.draft_n,
+            n_tested_tokens_per_pos=tuple(self.drafted_per_pos),
+            n_committed_tokens=self.draft_n_accepted,
+        )

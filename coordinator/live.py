@@ -30,21 +30,29 @@ class Live:
     accounting: Accounting = field(default_factory=Accounting)
     asked_at: dict[WorkerRole, float] = field(default_factory=dict)
     wake_at: float | None = None
+    _seen: list[tuple[float, Direction, WorkerRole, SessionMessage, int]] = field(default_factory=list)
 
     @property
     def number(self) -> int:
         return self.session.request.session
 
     def saw(self, now: float, direction: Direction, role: WorkerRole, message: SessionMessage, n_bytes: int) -> None:
-        """A message of this session was sent to, or came from, a worker."""
+        """A message of this session was sent to, or came from, a worker. Who watches is told when the workers have all
+        that they wait for."""
         if direction == "to":
             self.asked_at[role] = now
-        self.accounting.saw(now, direction, role, message, n_bytes)
-        if self.observer is not None:
-            self.observer.saw(now, direction, role, message, n_bytes)
+        self._seen.append((now, direction, role, message, n_bytes))
+
+    def _tell(self) -> None:
+        for seen in self._seen:
+            self.accounting.saw(*seen)
+            if self.observer is not None:
+                self.observer.saw(*seen)
+        self._seen.clear()
 
     def worked(self, start: float, end: float) -> None:
         """The coordinator was busy with this session."""
+        self._tell()
         self.accounting.worked(self.number, start, end)
         if self.observer is not None:
             self.observer.worked(self.number, start, end)
@@ -60,4 +68,5 @@ class Live:
             self.on_emit(emit)
 
     def finish(self, now: float) -> None:
+        self._tell()
         self.on_done(result(self.session, self.accounting.report(now)))

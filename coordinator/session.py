@@ -23,7 +23,7 @@ from coordinator.request import Request
 from coordinator.schedule import RoundPlan, Schedule
 from coordinator.text import TextStream
 from outrider.decoding.limits import draft_budget
-from outrider.decoding.stats import RequestStats, SpecStats, tested
+from outrider.decoding.stats import RequestStats
 from outrider.history import History
 from outrider.speculators.chain import Chain, Member
 from outrider.speculators.session import SessionSpeculators
@@ -95,7 +95,7 @@ class Session:
         self._draft: list[int] = []  # what the target is asked to verify
         self._failures: dict[WorkerRole, int] = {"target": 0, "draft": 0}
         self._draft_off: str | None = None  # why this session asks for no more drafts
-        self._tested = defaultdict[str, SpecStats](SpecStats)  # by type of speculation
+        self._tested = defaultdict[str, Counts](Counts)  # by type of speculation
 
     # --- what the outside calls ----------------------------------------------------------------------------------
 
@@ -130,7 +130,9 @@ class Session:
 
     def stats(self) -> RequestStats:
         """What each speculator did. Accepted counts what the target sampled too, committed what is in the text."""
-        of_types = {member.type: member.counters.stats() + self._tested[member.type] for member in self.chain.members}
+        of_types = {
+            member.type: member.counters.stats() + self._tested[member.type].tested() for member in self.chain.members
+        }
         return RequestStats(self.counts.rounds, self.n_generated, of_types)
 
     def start(self, now: float) -> list[Command]:
@@ -377,7 +379,7 @@ class Session:
         n_accepted = min(verdict.accepted, n_committed)
         if self._draft:
             self._speculators.accept(verdict.accepted)
-            self._tested[self.chain.last_type(0) or ""] += tested(verdict.n_tested, n_accepted)
+            self._tested[self.chain.last_type(0) or ""].add_round(verdict.n_tested, n_accepted)
         self._speculators.commit(verdict.tokens[:n_committed])
         self.counts.add_round(verdict.n_tested, n_accepted)
         self.row_hashes += verdict.row_hashes[:n_committed]

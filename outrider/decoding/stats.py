@@ -103,13 +103,6 @@ def verified(n_tested: int, n_accepted: int, n_committed: int, us: int = 0) -> S
     )
 
 
-def tested(n_tested: int, n_committed: int) -> SpecStats:
-    """The target's part of `verified`, where the speculator keeps its own."""
-    assert 0 <= n_committed <= n_tested
-    per_pos = (1,) * n_tested
-    return SpecStats(n_tested_tokens=n_tested, n_tested_tokens_per_pos=per_pos, n_committed_tokens=n_committed)
-
-
 _NONE: Mapping[str, SpecStats] = MappingProxyType({})
 
 
