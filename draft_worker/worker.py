@@ -22,8 +22,7 @@ from outrider.decoding.sampling import Sampler
 from outrider.engine.base import Engine, Output, Span
 from outrider.engine.cached import CachedSequence
 from outrider.errors import EngineError
-from outrider.speculators.model import Drafting, missing, n_missing, step
-from outrider.types import SamplingParams
+from outrider.speculators.model import Choose, Drafting, missing, n_missing, step
 from outrider.wire.messages import Begin, DraftRequest, DraftTokens, Message
 from outrider.worker.chunk import ChunkSize
 from outrider.worker.replies import failure
@@ -33,13 +32,13 @@ from outrider.worker.slots import Slot, SlotWorker
 class DraftSlot(Slot):
     """A session on the draft: the request at hand and what it has cost so far.
 
-    `sampler`: that of the target, on this model's logits, where the draft is to share its noise, or one that knows no
-    ends of text where the request ignores them; None: the most probable token.
+    `sampler`: that of the target, on this model's logits, where the draft is to share its noise; None: the most probable
+    token that is not in `never`.
     """
 
-    def __init__(self, begin: Begin, sampler: Sampler | None) -> None:
+    def __init__(self, begin: Begin, sampler: Sampler | None, never: frozenset[int] = frozenset()) -> None:
         super().__init__(begin)
-        self.sampler = sampler
+        self.sampler, self.never = sampler, never
         self.request: DraftRequest | None = None
         self.drafting: Drafting | None = None
         self.last: Drafting | None = None  # the draft before, which may still be right (overlap)
@@ -50,9 +49,16 @@ class DraftSlot(Slot):
 
     def new_draft(self, n_max: int, n_min: int, p_min: float) -> Drafting:
         """A draft behind the committed text."""
-        return Drafting(n_max, n_min, p_min, len(self.history), self.choose if self.sampler else None)
+        return Drafting(n_max, n_min, p_min, len(self.history), self.choose if self.sampler else self.greedy)
 
-    def choose(self, row: NDArray[np.float32], start: int, drafted: Sequence[int]) -> int:
+    @property
+    def greedy(self) -> Choose | None:
+        return self.best_but_never if self.never else None
+
+    def best_but_never(self, row: NDArray[np.float32], best: Sequence[int], start: int, drafted: Sequence[int]) -> int:
+        return next((token for token in best if token not in self.never), best[0])
+
+    def choose(self, row: NDArray[np.float32], best: Sequence[int], start: int, drafted: Sequence[int]) -> int:
         """What the target would sample if these were its logits: same settings, same noise at the same position."""
         assert self.sampler is not None
         if self.sampler.reads_text:
@@ -71,7 +77,9 @@ class DraftSlot(Slot):
         stem = [*chain.tokens[: opening.index], opening.token]
         text = [*self.history.tokens[: chain.start], *stem]
         cache.fork(self.cache, text)
-        choose = (lambda row, start, drafted: self.sample(row, [*text, *drafted])) if self.sampler else None
+        choose = (
+            (lambda row, best, start, drafted: self.sample(row, [*text, *drafted])) if self.sampler else self.greedy
+        )
         assert self.request is not None
         drafting = Drafting(self.request.n_max, 0, self.request.p_min, len(text), choose)
         branch = Branch(cache, chain.start, stem, opening.prob, opening.reach, drafting)
@@ -118,14 +126,13 @@ class DraftWorker(SlotWorker[DraftSlot]):
     # --- handle --------------------------------------------------------------------------------------------------
 
     def make_slot(self, begin: Begin) -> DraftSlot:
+        """A request that ignores ends of text is drafted without them: its target never samples one."""
+        if begin.draft_sampling == "greedy" or begin.sampling.temp <= 0:
+            return DraftSlot(begin, None, self.eog if begin.sampling.ignore_eos else frozenset())
         return DraftSlot(begin, self._sampler(begin))
 
-    def _sampler(self, begin: Begin) -> Sampler | None:
-        """Without the biases of tokens that this model lacks. A request that ignores ends of text is drafted without
-        them: its target never samples one."""
-        if begin.draft_sampling == "greedy" or begin.sampling.temp <= 0:
-            no_ends = SamplingParams(temp=0.0, ignore_eos=True)
-            return Sampler(no_ends, 0, self.engine.n_vocab, self.eog) if begin.sampling.ignore_eos else None
+    def _sampler(self, begin: Begin) -> Sampler:
+        """Without the biases of tokens that this model lacks."""
         known = [bias for bias in begin.sampling.logit_bias if bias.token < self.engine.n_vocab]
         sampling = msgspec.structs.replace(begin.sampling, logit_bias=known)
         return Sampler(sampling, begin.choice, self.engine.n_vocab, self.eog)

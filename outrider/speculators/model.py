@@ -26,8 +26,9 @@ from outrider.speculators.topk import top_k
 
 N_CANDIDATES = 10
 
-#: (logits after the last token, position of the draft's first token, the draft so far) -> the next token of the draft.
-Choose = Callable[[NDArray[np.float32], int, Sequence[int]], int]
+#: (logits after the last token, ids of the ten best, position of the draft's first token, the draft so far) -> the next
+#: token of the draft.
+Choose = Callable[[NDArray[np.float32], Sequence[int], int, Sequence[int]], int]
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ class Drafting:
         ids, probs = top_k(row, N_CANDIDATES)
         self.draws.append((ids, probs))
         token, prob = ids[0], probs[0]
-        if self.choose is not None and (chosen := self.choose(row, self.start, self.tokens)) != token:
+        if self.choose is not None and (chosen := self.choose(row, ids, self.start, self.tokens)) != token:
             prob *= math.exp(row.item(chosen) - row.item(token))
             token = chosen
         if prob < self.p_min:

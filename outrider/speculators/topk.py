@@ -22,39 +22,42 @@ def top_k(row: NDArray[np.float32], k: int) -> tuple[list[int], list[float]]:
     """
     k = min(k, row.size)
     ids, values = _candidates(row, k)
-    if values.size < k:
+    if len(values) < k:
         raise EngineError("the logits hold nan; the model file or its computation is faulty")
-    order = (-values).argsort(kind="stable")[:k]  # the ids ascend: of equals the lowest comes first
-    best = values.take(order).tolist()
-    weights = [math.exp(value - best[0]) for value in best]
+    # Plain Python: for a dozen numbers it is quicker than numpy.
+    best = sorted([(-value, token) for value, token in zip(values, ids, strict=True)])[:k]
+    highest = best[0][0]
+    weights = [math.exp(highest - value) for value, _ in best]
     total = sum(weights)
-    return ids.take(order).tolist(), [weight / total for weight in weights]
+    return [token for _, token in best], [weight / total for weight in weights]
 
 
-def _candidates(row: NDArray[np.float32], k: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Ids, ascending, and values among which the k best (and all that tie with the last of them) are."""
+def _candidates(row: NDArray[np.float32], k: int) -> tuple[list[int], list[float]]:
+    """Ids and values among which the k best (and all that tie with the last of them) are, in any order."""
     n_groups = row.size // _FOLD
     if n_groups <= k:
         return _at_least(row, _kth_largest(row, k))
     whole = n_groups * _FOLD
     folded = row[:whole].reshape(_FOLD, n_groups)
-    maxima = folded.max(axis=0)
+    maxima = np.maximum.reduce(folded)
     floor = _kth_largest(maxima, k)
     groups, _ = _at_least(maxima, floor)
-    members = folded.take(groups, axis=1)
-    rows, columns = (members >= floor).nonzero()
-    ids, values = rows * n_groups + groups.take(columns), members[rows, columns]
-    if whole == row.size:
-        return ids, values
-    rest, rest_values = _at_least(row[whole:], floor)
-    return np.concatenate([ids, whole + rest]), np.concatenate([values, rest_values])
+    places, values = _at_least(folded.take(groups, axis=1).ravel(), floor)
+    ids = [place // len(groups) * n_groups + groups[place % len(groups)] for place in places]
+    if whole < row.size:
+        rest, rest_values = _at_least(row[whole:], floor)
+        return ids + [whole + token for token in rest], values + rest_values
+    return ids, values
 
 
 def _kth_largest(values: NDArray[np.float32], k: int) -> np.float32:
-    at = values.size - k
-    return np.float32(np.partition(values, at)[at])
+    values = values.copy()
+    values.partition(values.size - k)
+    largest: np.float32 = values[values.size - k]
+    return largest
 
 
-def _at_least(values: NDArray[np.float32], floor: np.float32) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    (at,) = (values >= floor).nonzero()
-    return at, values[at]
+def _at_least(values: NDArray[np.float32], floor: np.float32) -> tuple[list[int], list[float]]:
+    """Indices and values of those that reach `floor`."""
+    at = (values >= floor).nonzero()[0]
+    return at.tolist(), values.take(at).tolist()
