@@ -255,6 +255,13 @@ def test_integers_beyond_64_bits_and_lone_surrogates_do_not_leave() -> None:
         encode(m.Chunk(1, 2, "\ud800"))
 
 
+def test_a_message_that_did_not_leave_is_no_part_of_the_next() -> None:
+    expected = encode(m.Chunk(1, 2, "text"))
+    with pytest.raises(ProtocolError):
+        encode(m.Chunk(1, 2, 10_000 * "x" + "\ud800"))
+    assert encode(m.Chunk(1, 2, "text")) == expected
+
+
 def test_unsigned_integers_go_up_to_64_bits() -> None:
     assert decode(encode(m.End(1, 2**64 - 1, 3, 4, 5))) == m.End(1, 2**64 - 1, 3, 4, 5)
 
