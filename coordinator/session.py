@@ -400,14 +400,14 @@ class Session:
     def _commit(self, verdict: Verdict) -> tuple[list[Part], FinishReason | None]:
         """Commit token by token until the text ends: what was committed, and why it ended."""
         parts: list[Part] = []
-        last = len(verdict.tokens) - 1
+        n_generated, last = self.n_generated, len(verdict.tokens) - 1
         for i, (token, piece) in enumerate(zip(verdict.tokens, verdict.pieces, strict=True)):
             self.history.extend((token,))
             logprobs = verdict.logprobs[i] if verdict.logprobs else None
             parts.append(Part(token, piece, self.text.push(piece), logprobs, i < verdict.accepted))
             if self.text.stopped_by is not None or (verdict.end_of_text and i == last):
                 return parts, "stop"
-            if self.n_generated == self.request.n_predict:
+            if n_generated + i + 1 == self.request.n_predict:
                 return parts, "length"
         return parts, None
 

@@ -51,6 +51,10 @@ class Window:
             del self.counts[token]
 
 
+#: The window of size 0, which never changes.
+NOTHING = Window((), 0)
+
+
 def window_size(params: SamplingParams) -> int:
     """Tokens that the penalties look back on: 0 = none (they are off), -1 = the whole text."""
     neutral = params.repeat_penalty == 1 and params.frequency_penalty == 0 and params.presence_penalty == 0

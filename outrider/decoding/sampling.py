@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from outrider.decoding.noise import gumbel_noise
-from outrider.decoding.penalties import Window, apply_penalties, window_size
+from outrider.decoding.penalties import NOTHING, Window, apply_penalties, window_size
 from outrider.decoding.truncation import above, min_p_floor, nucleus, softmax, top, top_p_len, typical
 from outrider.errors import EngineError, RequestError
 
@@ -67,7 +67,7 @@ class Sampler:
 
     def window(self, history: Sequence[int]) -> Window:
         """The tokens of `history` that the penalties count."""
-        return Window(history, self._window_size)
+        return Window(history, self._window_size) if self._window_size else NOTHING
 
     def sample(self, row: Logits, history: Sequence[int], n_generated: int, mask: Mask | None = None) -> int:
         """The token at position `len(history)`.

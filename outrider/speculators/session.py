@@ -35,13 +35,14 @@ class SessionSpeculators:
         self._text = TokenArray([*prediction, *committed[:-1]], self._n_corpus)
         self._pending = committed[-1]
         self._n_drafted = 0
+        self._asks = any(member.speculator is not None for member in chain.members)
         chain.begin(0, self._text)
 
     def draft(self, n_max: int) -> Draft | None:
         """What follows the pending token, at most `n_max` tokens (0 or less: nobody is asked). None: nobody of ours has
         anything to say, so a draft model may be asked."""
         self._n_drafted = 0
-        if n_max <= 0 or not self.chain:
+        if n_max <= 0 or not self._asks:
             return None
         n_past = len(self._text) - self._n_corpus
         request = DraftParams(0, self._pending, n_past, self._text, n_max)
