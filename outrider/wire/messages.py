@@ -305,7 +305,7 @@ class TextResult(Message, frozen=True, tag=24):
 
 
 class Heartbeat(Message, frozen=True, tag=30):
-    """both ways, every `Welcome.heartbeat_s`. The network thread sends it, the work loop moves its numbers: `progress`
+    """both ways, every `Welcome.heartbeat_s`, also while a worker computes. The work loop moves its numbers: `progress`
     at rest while requests wait means that the worker is stuck. The coordinator and clients send 0 for both."""
 
     incarnation: U32  # of the connection
