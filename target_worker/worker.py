@@ -34,6 +34,7 @@ from outrider.wire.messages import (
 from outrider.worker.chunk import ChunkSize
 from outrider.worker.replies import failure
 from outrider.worker.slots import PrefixT, Slot, SlotWorker
+from target_worker.comeback import Comeback, longest_wait
 from target_worker.constraint import Constrained, Grammars
 from target_worker.logprobs import logprobs
 from target_worker.text import answer
@@ -66,6 +67,7 @@ class TargetSlot(Slot):
         if begin.synth_rates:
             self.synthetic = conditional_rates(begin.synth_rates), uniform_draws(begin.sampling.seed)
         self.job: Verification | None = None
+        self.comeback = Comeback()
         self.last: Prefix | None = None  # the last request that named text
         self.n_reported = -1  # by the last Progress
 
@@ -101,6 +103,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
         super().__init__(engine)
         self._clock = clock  # nanoseconds
         self.chunk = ChunkSize(engine.n_batch)
+        self._decode_us = 0  # of the last decode
         self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
         self.grammars = Grammars(engine.tokenizer, engine.n_vocab, self.eog)
 
@@ -138,6 +141,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
                     f"{len(request.draft)} do not fit n_ctx = {self.engine.n_ctx}",
                 )
             ]
+        slot.comeback.came()
         slot.cache.rewind()
         slot.job = slot.verification(request)
         return []
@@ -156,6 +160,13 @@ class TargetWorker(SlotWorker[TargetSlot]):
 
     # --- execute -------------------------------------------------------------------------------------------------
 
+    def patience_s(self) -> float:
+        """How long to wait for sessions that will probably ask again in a moment."""
+        if len(self.slots) < 2:
+            return 0.0
+        now, longest = self._clock(), longest_wait(self._decode_us)
+        return max((slot.comeback.wait(now, longest) for slot in self.bound_slots()), default=0) / 1e9
+
     def step(self) -> list[Message]:
         """One decode for all slots that miss rows: verifications first, prompts in the room that is left."""
         work = self._batch()
@@ -167,7 +178,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
             output = self.engine.decode(spans)
         except EngineError as error:
             return [reply for slot, _ in work for reply in self.drop_rows(slot, error)]
-        elapsed_us = (self._clock() - start) // 1000
+        self._decode_us = elapsed_us = (self._clock() - start) // 1000
         self.chunk.observe(sum(len(span.tokens) for span in spans), elapsed_us)
         replies: list[Message] = []
         row = 0
@@ -209,6 +220,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
             job.rows += [row.copy() for row in rows]  # the view dies with the next decode
             return []
         slot.job = None
+        slot.comeback.answered()
         rows_of_job = [*job.rows, *rows]
         try:
             return [self._verdict(slot, job, slot.verify(job, rows_of_job), rows_of_job)]

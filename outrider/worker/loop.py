@@ -32,7 +32,7 @@ class Link(Protocol):
 def work(link: Link, worker: SlotWorker[Any], incarnation: int) -> None:
     """Serve until Shutdown. `incarnation` is that of the connection on which the worker reported Ready."""
     while True:
-        for message in link.receive(0.0 if worker.has_work() else None):
+        for message in link.receive(worker.patience_s() if worker.has_work() else None):
             match message:
                 case Shutdown():
                     log.info("told to end: %s", message.reason)
@@ -48,7 +48,7 @@ def work(link: Link, worker: SlotWorker[Any], incarnation: int) -> None:
                 case _:
                     send_all(link, worker.handle(message))
             link.report(worker.n_waiting())
-        if worker.has_work():
+        if worker.has_work() and not worker.patience_s():
             send_all(link, worker.step())
             link.report(worker.n_waiting())
 

@@ -72,6 +72,10 @@ class SlotWorker(ABC, Generic[SlotT]):
     @abstractmethod
     def step(self) -> list[Message]: ...
 
+    def patience_s(self) -> float:
+        """How long the next step should wait for messages although there is work."""
+        return 0.0
+
     def has_work(self) -> bool:
         return any(self.n_missing(slot) for slot in self.bound_slots())
 
