@@ -6,6 +6,7 @@ same numbers that its answer reports; sums over answers therefore equal the diff
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from coordinator.admission import Admission
+from coordinator.api.memory import memory_of
 from coordinator.assemble import needs_draft
 from coordinator.service import Service
 from outrider.config import Config
@@ -159,6 +161,7 @@ class Metrics:
                 restarts.add_metric([role], service.launcher.n_restarts.get(role, 0))
         yield workers
         yield restarts
+        yield from self._memory()
         degraded = needs_draft(self._config) and service.draft is None
         yield GaugeMetricFamily("outrider:degraded", "Drafting is on, and there is no draft worker.", value=degraded)
         yield _counter("outrider:draft_seconds_total", "Time inside the draft's decodes.", t.draft_seconds)
@@ -169,6 +172,21 @@ class Metrics:
         yield _counter("outrider:stale_replies_total", "Replies that came too late.", t.stale_replies)
         yield _counter("outrider:requests_resent_total", "Questions asked again of a worker.", t.requests_resent)
         yield _counter("outrider:foreign_messages_total", "Messages of no connection.", service.n_dropped)
+
+    def _memory(self) -> Iterator[Metric]:
+        """Of this process and the workers that it started."""
+        launcher = self._service.launcher
+        pids: dict[str, int] = {"coordinator": os.getpid()}
+        pids |= {worker.role: worker.pid for worker in launcher.workers.values()} if launcher else {}
+        now = GaugeMetricFamily("outrider:resident_memory_bytes", "Memory that a process holds.", labels=["role"])
+        peak = GaugeMetricFamily("outrider:resident_memory_max_bytes", "The most it has held.", labels=["role"])
+        for role, pid in pids.items():
+            memory = memory_of(pid)
+            if memory is not None:
+                now.add_metric([role], memory.resident)
+                peak.add_metric([role], memory.peak)
+        yield now
+        yield peak
 
 
 class _Collector:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.api.memory import memory_of
 from tests.api.world import World, serving
 
 COUNTS = {
@@ -49,6 +53,18 @@ def test_the_state_of_the_workers() -> None:
         after = scrape(world)
         assert (after["outrider:worker_up[draft]"], after["outrider:degraded"]) == (0, 1)
         assert after["outrider:worker_up[target]"] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc, which only Linux has")
+def test_memory_of_this_process_and_of_none() -> None:
+    memory = memory_of(os.getpid())
+    assert memory is not None
+    assert memory.resident > 1e7
+    assert memory_of(2**22 + 1) is None
+    with serving() as world:
+        values = scrape(world)
+    assert values["outrider:resident_memory_bytes[coordinator]"] > 1e7
+    assert "outrider:resident_memory_bytes[target]" not in values  # no process of ours
 
 
 def test_every_metric_has_its_help_and_type() -> None:

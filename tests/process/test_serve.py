@@ -82,6 +82,26 @@ def test_health_while_the_target_is_away(cli: Cli) -> None:
         assert text(url, {**BODY, "n_predict": 3})
 
 
+def metric(url: str, name: str) -> dict[str, float]:
+    """Values of one metric, by role."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    samples = [line.removeprefix(f'{name}{{role="').split('"} ') for line in lines if line.startswith(f"{name}{{")]
+    return {role: float(value) for role, value in samples}
+
+
+def test_the_system_takes_the_draft_for_its_memory(cli: Cli) -> None:
+    """The memory of each process is told, and a draft that is killed for it is a lost draft like any other."""
+    with serving(cli) as (_, url):
+        held, peak = (metric(url, f"outrider:resident_memory{word}_bytes") for word in ("", "_max"))
+        assert held.keys() == {"coordinator", "target", "draft"}
+        assert all(1e7 < held[role] <= peak[role] * 1.01 for role in held)
+        kill(cli.worker("draft"), signal.SIGKILL)
+        assert text(url, BODY)
+        poll_for(lambda: metric(url, "outrider:worker_up") == {"target": 1, "draft": 1})
+        assert metric(url, "outrider:worker_restarts_total") == {"target": 0, "draft": 1}
+
+
 def test_sigterm_lets_a_stream_end(cli: Cli) -> None:
     with serving(cli) as (server, url):
         expected = text(url, BODY)
