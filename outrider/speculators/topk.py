@@ -41,8 +41,9 @@ def _candidates(row: NDArray[np.float32], k: int) -> tuple[list[int], list[float
     folded = row[:whole].reshape(_FOLD, n_groups)
     maxima = np.maximum.reduce(folded)
     floor = _kth_largest(maxima, k)
-    groups, _ = _at_least(maxima, floor)
-    places, values = _at_least(folded.take(groups, axis=1).ravel(), floor)
+    columns = (maxima >= floor).nonzero()[0]
+    places, values = _at_least(folded.take(columns, axis=1).ravel(), floor)
+    groups = columns.tolist()
     ids = [place // len(groups) * n_groups + groups[place % len(groups)] for place in places]
     if whole < row.size:
         rest, rest_values = _at_least(row[whole:], floor)
