@@ -58,6 +58,7 @@ def interleaved(cases: Mapping[str, Callable[[], dict[str, Any]]], repeat: int) 
     for _ in range(repeat):
         for name, case in cases.items():
             runs[name].append(case())
+            print(f"{name}: {speed(runs[name][-1]):.1f} tokens/s", file=sys.stderr, flush=True)
     return runs
 
 
