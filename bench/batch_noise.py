@@ -87,10 +87,11 @@ def main() -> int:
     finally:
         engine.close()
     for row in rows:
+        median, p90, largest = row["median"], row["p90"], row["max"]
         changed = ", ".join(f"{gap:.3f}" for gap in row["changed_gaps"]) or "none"
         print(
-            f"{row['size']:3} rows: the gap moves by {row['median']:.4f}, {row['p90']:.4f} (90 %), {row['max']:.4f} (largest)"
-            f"; {row['same_bits']:.0%} the same bits; other best token at gaps: {changed}"
+            f"{row['size']:3} rows: the gap moves by {median:.4f}, {p90:.4f} (90 %), {largest:.4f} (largest);"
+            f" {row['same_bits']:.0%} the same bits; other best token at gaps: {changed}"
         )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2))
