@@ -126,7 +126,9 @@ class Session:
     @property
     def waits_for(self) -> WorkerRole | None:
         """The worker whose reply is due."""
-        return {Phase.DRAFTING: "draft", Phase.VERIFYING: "target"}.get(self.phase)  # type: ignore[return-value]
+        if self.phase is Phase.DRAFTING:
+            return "draft"
+        return "target" if self.phase is Phase.VERIFYING else None
 
     def stats(self) -> RequestStats:
         """What each speculator did. Accepted counts what the target sampled too, committed what is in the text."""
@@ -243,7 +245,7 @@ class Session:
         if role is None or waiting is None or not isinstance(message, SessionMessage):
             return False
         expected: type[Message] = Verdict if role == "target" else DraftTokens
-        return isinstance(message, expected | Failure) and answers(message, waiting)
+        return isinstance(message, (expected, Failure)) and answers(message, waiting)
 
     def _on_progress(self, progress: Progress) -> list[Command]:
         target = self._peers.get("target")
@@ -384,7 +386,7 @@ class Session:
         self.counts.add_round(verdict.n_tested, n_accepted)
         self.row_hashes += verdict.row_hashes[:n_committed]
         self.parts += parts
-        released = "".join(part.text for part in parts)
+        released = "".join([part.text for part in parts])
         emit = Emit(released, tuple(verdict.tokens[:n_committed]), tuple(parts))
         commands = self._finish(reason, now) if reason is not None else self._go_on(verdict, n_accepted, now)
         # The workers go on while the text is delivered; only what ends the session comes after it.
