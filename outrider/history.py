@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from outrider.wire.prefix_hash import EMPTY, extend
+from outrider.wire.prefix_hash import EMPTY, hashes
 
 
 class History:
@@ -27,9 +27,9 @@ class History:
         return self._hashes[-1]
 
     def extend(self, tokens: Iterable[int]) -> None:
-        for token in tokens:
-            self.tokens.append(token)
-            self._hashes.append(extend(self._hashes[-1], (token,)))
+        tokens = list(tokens)
+        self._hashes += hashes(self._hashes[-1], tokens)
+        self.tokens += tokens
 
     def update(self, keep_len: int, tail: Sequence[int], committed_len: int, prefix_hash: int) -> bool:
         """Become `tokens[:keep_len] + tail` if that is the text of this length and hash; else change nothing.
@@ -38,8 +38,9 @@ class History:
         """
         if keep_len > len(self.tokens) or keep_len + len(tail) != committed_len:
             return False
-        if extend(self._hashes[keep_len], tail) != prefix_hash:
+        new = hashes(self._hashes[keep_len], tail)
+        if (new[-1] if new else self._hashes[keep_len]) != prefix_hash:
             return False
-        del self.tokens[keep_len:], self._hashes[keep_len + 1 :]
-        self.extend(tail)
+        self.tokens[keep_len:] = tail
+        self._hashes[keep_len + 1 :] = new
         return True

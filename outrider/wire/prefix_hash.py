@@ -21,8 +21,15 @@ EMPTY = 1
 
 
 def extend(h: int, tokens: Iterable[int]) -> int:
-    """Hash of a prefix with hash `h` (0 ≤ h < 2⁶¹) followed by `tokens` (0 ≤ id < 2³¹); constant work per token."""
+    """Hash of a prefix with hash `h` (0 ≤ h < 2⁶¹) followed by `tokens` (0 ≤ id < 2³¹)."""
+    return (hashes(h, tokens) or [h])[-1]
+
+
+def hashes(h: int, tokens: Iterable[int]) -> list[int]:
+    """The hashes after each of the tokens; constant work per token."""
+    after: list[int] = []
     for token in tokens:
         # The + 1 makes leading zeros count: [0] and [0, 0] differ even after an empty prefix.
         h = (h * BASE + token + 1) % MODULUS
-    return h
+        after.append(h)
+    return after

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.wire.prefix_hash import BASE, EMPTY, MODULUS, extend
+from outrider.wire.prefix_hash import BASE, EMPTY, MODULUS, extend, hashes
 
 tokens = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 
@@ -20,6 +20,11 @@ def test_constants_are_the_protocol() -> None:
 @given(tokens, tokens)
 def test_extending_in_two_steps_is_extending_in_one(a: list[int], b: list[int]) -> None:
     assert extend(extend(EMPTY, a), b) == extend(EMPTY, a + b)
+
+
+@given(tokens, tokens)
+def test_the_hash_after_each_token(a: list[int], b: list[int]) -> None:
+    assert hashes(extend(EMPTY, a), b) == [extend(EMPTY, a + b[: i + 1]) for i in range(len(b))]
 
 
 @given(tokens, tokens)
