@@ -87,7 +87,9 @@ def main() -> int:
     print(f"bare ping-pong, one thread per process      {1e6 * table['straight']:6.0f} µs")
     print(f"bare ping-pong, a network thread per worker {1e6 * table['threaded']:6.0f} µs")
     print(f"a lockstep round outside the engines        {1e6 * table['outrider']:6.0f} µs")
-    print(f"                                            {ratio:6.2f} times the second, {to_straight:.2f} times the first")
+    print(
+        f"                                            {ratio:6.2f} times the second, {to_straight:.2f} times the first"
+    )
     if options.json:
         options.json.write_text(json.dumps({**table, "ratio": ratio, "ratio_straight": to_straight}, indent=2))
     return int(options.check and (table["outrider"] > LIMIT_S or ratio > MAX_RATIO))

@@ -402,16 +402,19 @@ class Session:
     def _commit(self, verdict: Verdict) -> tuple[list[Part], FinishReason | None]:
         """Commit token by token until the text ends: what was committed, and why it ended."""
         parts: list[Part] = []
+        reason: FinishReason | None = None
         n_generated, last = self.n_generated, len(verdict.tokens) - 1
         for i, (token, piece) in enumerate(zip(verdict.tokens, verdict.pieces, strict=True)):
-            self.history.extend((token,))
             logprobs = verdict.logprobs[i] if verdict.logprobs else None
             parts.append(Part(token, piece, self.text.push(piece), logprobs, i < verdict.accepted))
             if self.text.stopped_by is not None or (verdict.end_of_text and i == last):
-                return parts, "stop"
-            if n_generated + i + 1 == self.request.n_predict:
-                return parts, "length"
-        return parts, None
+                reason = "stop"
+            elif n_generated + i + 1 == self.request.n_predict:
+                reason = "length"
+            if reason is not None:
+                break
+        self.history.extend(verdict.tokens[: len(parts)])
+        return parts, reason
 
     def _tell_draft(self, n_accepted: int) -> tuple[list[Command], list[Command]]:
         """After a mismatch the rollback to the target's own token; and Accept, which nobody waits for."""
