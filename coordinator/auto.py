@@ -53,8 +53,9 @@ class Choice:
 
 
 OFF = Choice("off", 0)
-#: One token is drafted while the target goes on, to see what it costs and whether it is right.
-PROBE = Choice("overlap", 1)
+#: Two tokens are drafted while the target goes on: the first brings the draft up to the text, the second tells what a step
+#: costs, and both whether they are right.
+PROBE = Choice("overlap", 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ class Chooser:
 
     def best_of(self, mode: Mode, n_max: int, outlook: Outlook) -> tuple[Choice, float]:
         """The best choice of a mode, and its value."""
-        choices = [OFF] if mode == "off" else [Choice(mode, n) for n in range(1, n_max + 1)]
+        choices = [OFF] if mode == "off" else [Choice(mode, n) for n in range(1, max(n_max, 1) + 1)]
         return max(((choice, self.value(choice, outlook)) for choice in choices), key=lambda found: found[1])
 
     def _probe_is_due(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.config.options import BY_KEY, OPTIONS, Option
+from outrider.config.options import BY_KEY, IMPLIED, OPTIONS, Option
 from outrider.config.paths import absolute
 from outrider.config.schema import Config
 from outrider.errors import ConfigError
@@ -151,6 +151,9 @@ def _follow(values: dict[str, Any], origins: dict[str, Origin]) -> None:
         if option.follows in values and option.key not in values:
             values[option.key] = values[option.follows]
             origins[option.key] = Origin("follows", option.follows)
+    for (key, value), (implied, default) in IMPLIED.items():
+        if values.get(key) == value and implied not in values:
+            values[implied], origins[implied] = default, Origin("follows", key)
 
 
 def build(values: Mapping[str, Any]) -> Config:

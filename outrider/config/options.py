@@ -19,6 +19,8 @@ from outrider.config.schema import Config, Section
 from outrider.config.values import describe, parse_text
 
 ENV_PREFIX = "OUTRIDER_"
+#: Defaults that another key's value changes: (key, value) -> (key, its default then).
+IMPLIED = {("speculative.schedule", "lockstep"): ("speculative.n_max", 3)}  # llama.cpp's; what chooses may go further
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from outrider.config.merge import Merged, get
-from outrider.config.options import FLAG_SETS, OPTIONS, Option
+from outrider.config.options import FLAG_SETS, IMPLIED, OPTIONS, Option
 from outrider.config.refused import REFUSED_FLAGS
 from outrider.config.values import to_toml
 
@@ -58,6 +58,9 @@ def default_text(option: Option) -> str:
     """The default in words, for help and docs; nothing where nothing is set."""
     if option.key == "speculative.types":
         return "draft-simple with a draft model, else none"
+    for (key, value), (implied, default) in IMPLIED.items():
+        if option.key == implied:
+            return f"{option.default}, or {default} with {key} = {value}"
     if option.follows:
         return f"that of {option.follows}"
     if option.default in (None, "", []):

@@ -101,11 +101,11 @@ class Speculative(Section, frozen=True, kw_only=True):
     """`types` is empty where speculation is off; it never holds "none"."""
 
     types: list[SpecType] = []
-    n_max: Count = 3
+    n_max: Count = 8
     n_min: Annotated[int, Meta(ge=-INT32_MAX, le=INT32_MAX)] = 0
     p_min: float = 0.0
     draft_sampling: DraftSampling = "greedy"
-    schedule: Schedule = "lockstep"
+    schedule: Schedule = "auto"
     n_branches: Annotated[int, Meta(ge=0, le=MAX_BRANCHES)] = 16
     synth_len: float | None = None
     synth_rates: list[float] = []

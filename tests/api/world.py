@@ -166,7 +166,9 @@ class World:
 
 def make_config(*flags: str, draft: bool = True) -> Config:
     drafting = ["-md", DRAFT] if draft else []
-    argv = ["--engine", "scripted", "-m", TARGET, *drafting, "--port", "0", "-n", "64", *flags]
+    # Tests count drafts, which `auto` may leave out.
+    common = ["--engine", "scripted", "-m", TARGET, *drafting, "--port", "0", "-n", "64", "--schedule", "lockstep"]
+    argv = [*common, *flags]
     return load(parse_argv(argv, {}, SECTIONS).settings, environ={}).config
 
 

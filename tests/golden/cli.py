@@ -32,7 +32,7 @@ def check(path: Path, data: dict[str, Any]) -> list[str]:
 def _differences(path: Path, row: dict[str, Any]) -> list[str]:
     recorded, argv = row["result"], row["argv"]
     try:
-        spec = merge(parse_argv(argv, {}, SECTIONS).settings, lambda: 0).config.speculative
+        spec = merge(parse_argv(["--schedule", "lockstep", *argv], {}, SECTIONS).settings, lambda: 0).config.speculative
     except ConfigError as error:
         return [f"{path.name}: {argv}: ours refuses it ({error})"] if recorded["parsed"] else []
     if not recorded["parsed"]:

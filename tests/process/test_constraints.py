@@ -47,7 +47,7 @@ def test_synthetic_acceptance_is_loud_at_both_ends(cli: Cli) -> None:
     answer = json.loads(done.stdout)
     assert answer["valid"] is False
     assert answer["speculation"]["synthetic"] is True
-    wrong = cli.run("run", *model_flags(), *PROMPT, "--spec-synth-rates", "0.5")
+    wrong = cli.run("run", *model_flags(), *PROMPT, "--schedule", "lockstep", "--spec-synth-rates", "0.5")
     assert wrong.returncode == 2
     assert "3 needed" in wrong.stderr
 

@@ -21,7 +21,8 @@ WORKER = [sys.executable, "-m"]
 def local_config(folder: Path, extra: str = "") -> Path:
     path = folder / "up.toml"
     path.write_text(
-        f'[target]\nmodel = "{TARGET}"\nengine = "scripted"\n[draft]\nmodel = "{DRAFT}"\nengine = "scripted"\n{extra}'
+        f'[target]\nmodel = "{TARGET}"\nengine = "scripted"\n[draft]\nmodel = "{DRAFT}"\nengine = "scripted"\n'
+        f'[speculative]\nschedule = "lockstep"\n{extra}'
     )
     return path
 

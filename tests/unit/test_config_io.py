@@ -116,7 +116,15 @@ def test_reading_a_configuration_loads_nothing_that_computes() -> None:
 def test_defaults_are_the_speculators_own() -> None:
     from outrider.speculators.types import SpeculatorParams
 
-    assert speculator_params(Config().speculative) == SpeculatorParams()
+    config = load([setting("speculative.schedule", "lockstep")], environ={}).config
+    assert speculator_params(config.speculative) == SpeculatorParams()
+
+
+def test_what_runs_ahead_may_draft_more_than_lockstep() -> None:
+    assert Config().speculative.schedule == "auto"
+    assert Config().speculative.n_max == 8
+    asked = [setting("speculative.schedule", "lockstep"), setting("speculative.n_max", "5")]
+    assert load(asked, environ={}).config.speculative.n_max == 5
 
 
 def test_defaults_are_the_engines_own() -> None:
