@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from outrider.decoding.row_costs import Average, RowCosts
+from outrider.types import RowTime, WorkerRole
 
 #: How much old outcomes count when a new one comes.
 FORGET = 0.99
@@ -98,6 +99,14 @@ class Costs:
 
     def verified(self, n_rows: int, decode_s: float, busy: bool = False) -> None:
         self._verify[busy].add(n_rows, decode_s)
+
+    def expect(self, role: WorkerRole, times: Sequence[RowTime]) -> None:
+        """What a worker measured when it started: believed until more is known."""
+        for time in times:
+            if role == "target" and time.n_rows not in self._verify[False].rows:
+                self.verified(time.n_rows, time.us / 1e6)
+            if role == "draft" and time.n_rows == 1 and self.step_s() is None:
+                self.drafted(time.us / 1e6)
 
     def draft_unheard(self) -> None:
         """Nothing was drafted for long: what was known of it may no longer be so."""

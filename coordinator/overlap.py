@@ -22,7 +22,7 @@ from coordinator.schedule import RoundPlan, SpeculationSettings
 from coordinator.session import MODEL, Phase, Session
 from outrider.decoding.row_costs import Average
 from outrider.speculators.chain import Chain
-from outrider.types import WorkerRole
+from outrider.types import ModelFacts, WorkerRole
 from outrider.wire.messages import DraftRequest, DraftTokens, Failure, Message, SessionMessage, Verdict
 
 #: The draft may be this many verifications ahead of the target.
@@ -272,6 +272,10 @@ class OverlapSession(Session):
         for i, prob in enumerate(self._ahead.probs[: len(self._draft)]):
             if i <= n_accepted:  # behind the first mismatch nothing was decided
                 costs.calibration.add(prob, i < n_accepted)
+
+    def worker_ready(self, role: WorkerRole, incarnation: int, facts: ModelFacts) -> list[Command]:
+        self.costs.expect(role, facts.row_times)
+        return super().worker_ready(role, incarnation, facts)
 
     # --- what goes wrong -----------------------------------------------------------------------------------------
 

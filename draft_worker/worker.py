@@ -119,6 +119,8 @@ class DraftWorker(SlotWorker[DraftSlot]):
         self._clock = clock  # nanoseconds
         self._decode_us = 0
         self._costs = RowCosts(beta=0.0)  # what was not tried may be free
+        for time in engine.facts.row_times:
+            self._costs.add(time.n_rows, time.us / 1e6)
         self._spare = [CachedSequence(engine, engine.n_seq + i) for i in range(engine.n_branches)]
         self.chunk = ChunkSize(engine.n_batch)
         self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))

@@ -101,6 +101,13 @@ class VocabFacts(Value, frozen=True, kw_only=True):
     block_hashes: Annotated[list[U64], Meta(max_length=4096)]
 
 
+class RowTime(Value, frozen=True):
+    """How long a decode of so many rows took when the worker started."""
+
+    n_rows: U32  # rows, each with its logits
+    us: U64  # microseconds inside Engine.decode
+
+
 class ModelFacts(Value, frozen=True, kw_only=True):
     """What a worker reports of the model that it loaded."""
 
@@ -115,6 +122,7 @@ class ModelFacts(Value, frozen=True, kw_only=True):
     memory_bytes: U64  # weights and caches, as far as the engine knows
     has_chat_template: bool  # can it render chat messages?
     vocab: VocabFacts  # for the compatibility gate
+    row_times: Annotated[list[RowTime], Meta(max_length=64)]  # measured at start-up where the schedule asks for it
 
 
 class TokenLogprobs(Value, frozen=True, kw_only=True):

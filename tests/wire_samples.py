@@ -8,7 +8,16 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect as mi
 
-from outrider.types import ChatMessage, Grammar, LogitBias, ModelFacts, SamplingParams, TokenLogprobs, VocabFacts
+from outrider.types import (
+    ChatMessage,
+    Grammar,
+    LogitBias,
+    ModelFacts,
+    RowTime,
+    SamplingParams,
+    TokenLogprobs,
+    VocabFacts,
+)
 from outrider.wire import messages as m
 
 MESSAGE_TYPES: tuple[type[m.Message], ...] = get_args(m.AnyMessage)
@@ -28,6 +37,7 @@ _FACTS = ModelFacts(
     memory_bytes=271_000_000,
     has_chat_template=True,
     vocab=_VOCAB,
+    row_times=[RowTime(1, 40000), RowTime(4, 44000)],
 )
 _SAMPLING = SamplingParams(seed=42, temp=0.75, logit_bias=[LogitBias(token=7, bias=-1.5)], n_probs=2)
 _LOGPROBS = TokenLogprobs(logprob=-0.5, tokens=[5, 7], logprobs=[-0.5, -1e9], pieces=[b" a", b"\xff"])
@@ -55,7 +65,15 @@ SAMPLES: dict[str, m.Message] = {
         ),
         m.Process(*_IDS, prefix_hash=2**61 - 2, keep_len=128, tail=[300]),
         m.DraftRequest(
-            *_IDS, prefix_hash=99, keep_len=127, tail=[1, 2**31 - 1], n_max=3, n_min=0, p_min=0.75, credit=0, n_branches=0
+            *_IDS,
+            prefix_hash=99,
+            keep_len=127,
+            tail=[1, 2**31 - 1],
+            n_max=3,
+            n_min=0,
+            p_min=0.75,
+            credit=0,
+            n_branches=0,
         ),
         m.DraftTokens(
             *_IDS,

@@ -127,6 +127,11 @@ class Speculative(Section, frozen=True, kw_only=True):
         return self.n_branches if self.schedule in ("branches", "auto") else 0
 
     @property
+    def is_measured(self) -> bool:
+        """Does the schedule choose by what decodes cost?"""
+        return self.schedule != "lockstep" and "draft-simple" in self.types
+
+    @property
     def draft_n_min(self) -> int:
         return max(0, min(self.n_min, MAX_DRAFT))
 

@@ -103,6 +103,7 @@ class LlamaEngine(Engine):
             memory_bytes=memory_bytes,
             has_chat_template=self._model.chat_template() is not None,
             vocab=self.tokenizer.vocab,
+            row_times=[],
         )
 
     def decode(self, spans: Sequence[Span]) -> Output:

@@ -91,6 +91,7 @@ class NumpyEngine(Engine):
             memory_bytes=self._model.nbytes + self._cache.nbytes,
             has_chat_template=bool(file.metadata.get("tokenizer.chat_template")),
             vocab=self.tokenizer.vocab,
+            row_times=[],
         )
 
     def _self_test(self, file: GgufFile) -> None:

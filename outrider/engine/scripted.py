@@ -128,6 +128,7 @@ class ScriptedEngine(Engine):
             memory_bytes=0,
             has_chat_template=True,
             vocab=self.tokenizer.vocab,
+            row_times=[],
         )
         # states[seq][i] is the hash of the first i tokens of the sequence.
         self._states = [[mix(self.script.seed)] for _ in range(n_seq + n_branches)]

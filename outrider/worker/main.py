@@ -19,6 +19,7 @@ from outrider.log import set_up_log
 from outrider.types import WorkerRole
 
 if TYPE_CHECKING:
+    from outrider.config import Config
     from outrider.engine.base import Engine
     from outrider.worker.slots import SlotWorker
 
@@ -27,6 +28,10 @@ ERROR_PREFIX = "error: "
 _PR_SET_PDEATHSIG = 1
 #: Every library that numpy may have been built with asks for its own.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+#: What says how long a thread of llama.cpp spins while it waits for the others of its process (GNU's OpenMP).
+_SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+#: The library's own choice where it knows of more threads than processors; without it, it spins 300,000 times.
+_SPINS_OF_SHARED = "1000"
 
 
 def main(role: WorkerRole, make_worker: Callable[[Engine], SlotWorker[Any]]) -> int:
@@ -49,6 +54,8 @@ def _main(role: WorkerRole, make_worker: Callable[[Engine], SlotWorker[Any]], ar
         _die_with_parent()
     set_up_log(config.log)
     pin(worker.cpus, worker.threads)
+    if share_cpus(config) and not any(variable in os.environ for variable in _SPIN_VARIABLES):
+        os.environ["GOMP_SPINCOUNT"] = _SPINS_OF_SHARED
     from outrider.worker.serve import serve
 
     return serve(role, config, make_worker)
@@ -68,6 +75,12 @@ def pin(cpus: Sequence[int], threads: int) -> None:
             raise ConfigError("cpus: this system cannot pin a process to processors; leave the key out") from None
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(threads or n_cpus())
+
+
+def share_cpus(config: Config) -> bool:
+    """May both workers run on the same processors? Then a thread that spins keeps the one from running that it waits for."""
+    target, draft = config.target.cpus, config.draft.cpus
+    return bool(config.draft.model) and not (target and draft and set(target).isdisjoint(draft))
 
 
 def n_cpus() -> int:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from outrider.config.convert import engine_options
 from outrider.connect import open_link, welcome, worker_address
 from outrider.engine.factory import create_engine, resolve_kind
@@ -17,6 +19,7 @@ from outrider.errors import ConfigError, ModelFileError
 from outrider.types import WorkerRole
 from outrider.wire.messages import Ready
 from outrider.worker.loop import work
+from outrider.worker.measure import row_times
 
 if TYPE_CHECKING:
     from outrider.config import Config, Worker
@@ -38,6 +41,8 @@ def serve(role: WorkerRole, config: Config, make_worker: Callable[[Engine], Slot
         try:
             if role == "target" and config.target.chat_template_file:
                 engine.use_chat_template(read_template(Path(config.target.chat_template_file)))
+            if config.speculative.is_measured:
+                engine.facts = msgspec.structs.replace(engine.facts, row_times=row_times(engine, role))
             link.send(Ready(incarnation, engine.facts))
             work(link, make_worker(engine), incarnation)
         finally:
