@@ -40,7 +40,7 @@ def configuration(n_predict: int) -> Config:
             {
                 "target": model,
                 "draft": model,
-                "speculative": {"types": ["draft-simple"], "n_max": N_MAX},
+                "speculative": {"types": ["draft-simple"], "schedule": "lockstep", "n_max": N_MAX},
                 "sampling": {"temp": 0.0, "ignore_eos": True},
                 "generation": {"n_predict": n_predict},
             }

@@ -132,6 +132,7 @@ class ScriptedEngine(Engine):
         )
         # states[seq][i] is the hash of the first i tokens of the sequence.
         self._states = [[mix(self.script.seed)] for _ in range(n_seq + n_branches)]
+        self._logits = np.empty((0, self.n_vocab), np.float32)  # the rows of the last decode
         rng = np.random.default_rng(self.script.seed)
         self._backgrounds = rng.standard_normal((_N_BACKGROUNDS, self.n_vocab)).astype(np.float32)
 
@@ -139,13 +140,17 @@ class ScriptedEngine(Engine):
         self._check(spans)
         if self.script.decode_us:
             time.sleep(self.script.decode_us / 1e6)
-        rows: list[NDArray[np.float32]] = []
+        wanted: list[int] = []
         for span in spans:
             states = self._states[span.seq]
             for token in span.tokens:
                 states.append(mix(states[-1] ^ (token + 1)))
-            rows += [self._row(state) for state in states[len(states) - span.n_outputs :]]
-        return Output(np.stack(rows) if rows else np.empty((0, self.n_vocab), np.float32))
+            wanted += states[len(states) - span.n_outputs :]
+        if len(wanted) > len(self._logits):
+            self._logits = np.empty((len(wanted), self.n_vocab), np.float32)
+        for row, state in zip(self._logits, wanted, strict=False):
+            self._fill(row, state)
+        return Output(self._logits[: len(wanted)])
 
     def _check(self, spans: Sequence[Span]) -> None:
         if len({span.seq for span in spans}) != len(spans):
@@ -162,9 +167,9 @@ class ScriptedEngine(Engine):
                 if not 0 <= token < self.n_vocab:
                     raise EngineError(f"sequence {span.seq}: token {token} is not in 0..{self.n_vocab - 1}")
 
-    def _row(self, state: int) -> NDArray[np.float32]:
+    def _fill(self, row: NDArray[np.float32], state: int) -> None:
         """Noise, and a few tokens that stand out; where the script disagrees, the first two change places."""
-        row: NDArray[np.float32] = self._backgrounds[state % _N_BACKGROUNDS].copy()
+        row[:] = self._backgrounds[state % _N_BACKGROUNDS]
         peaks = [mix(state + k) % self.n_vocab for k in range(N_PEAKS)]
         peaks = [peak + (peak == EOS) for peak in peaks]
         if mix(state ^ 0xE05) % 100 < self.script.eos:
@@ -173,7 +178,6 @@ class ScriptedEngine(Engine):
             peaks[0], peaks[1] = peaks[1], peaks[0]
         for k, peak in reversed(list(enumerate(peaks))):
             row[peak % self.n_vocab] = np.float32(10.0 - k)
-        return row
 
     def length(self, seq: int) -> int:
         return len(self._states[seq]) - 1

@@ -104,11 +104,11 @@ class SimulatedEngine(ScriptedEngine):
         self.facts = msgspec.structs.replace(self.facts, engine="simulated", architecture="simulated", name=path)
         self._late_s = 0.0
         self._rank_probs = simulation.rank_probs()
-        self._logits = self._candidate_logits()
+        self._candidate_logits = self._logits_by_rank()
         rest = (1 - sum(self._rank_probs)) / (self.n_vocab - len(self._rank_probs))
         self._background = np.full(self.n_vocab, np.log(max(rest, _FLOOR)), np.float32)
 
-    def _candidate_logits(self) -> NDArray[np.float32]:
+    def _logits_by_rank(self) -> NDArray[np.float32]:
         """Falling, so that the best candidate of the poorest draft is its most probable token all the same."""
         falling = [min(prob, self.simulation.alpha * 0.9**k) for k, prob in enumerate(self._rank_probs)]
         return np.log(np.maximum(falling, _FLOOR)).astype(np.float32)
@@ -128,11 +128,10 @@ class SimulatedEngine(ScriptedEngine):
             time.sleep(left)
         self._late_s = min(-left, _MAX_LATE_S)
 
-    def _row(self, state: int) -> NDArray[np.float32]:
+    def _fill(self, row: NDArray[np.float32], state: int) -> None:
         """Logits after the text of this hash: the candidates over an even background."""
-        row: NDArray[np.float32] = self._background.copy()
-        row[self._candidates(state)] = self._logits
-        return row
+        row[:] = self._background
+        row[self._candidates(state)] = self._candidate_logits
 
     def _candidates(self, state: int) -> list[int]:
         """Distinct tokens, none of them the end of the text, with the target's at the rank that was drawn."""

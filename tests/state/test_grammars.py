@@ -214,7 +214,7 @@ def test_a_grammar_that_cannot_be_is_refused_with_one_line(grammar: Grammar, wor
 def test_a_row_that_leaves_no_choice_fails_the_request_and_not_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(scripted())
     with monkeypatch.context() as patch:
-        patch.setattr(pair.workers["target"].engine, "_row", lambda state: np.full(300, np.nan, np.float32))
+        patch.setattr(pair.workers["target"].engine, "_fill", lambda row, state: row.fill(np.nan))
         session = pair.run(make_request(grammar=GRAMMARS[0]))
     assert (session.finish_reason, session.error_code) == ("error", "engine")
     assert "nan" in (session.error or "")

@@ -35,7 +35,8 @@ def test_they_are_the_logarithms_of_the_softmax_of_the_row() -> None:
     engine = scripted("seed=7")
     request = make_request(n_predict=1, sampling=SamplingParams(temp=0.0, n_probs=4))
     (part,) = plain(engine, request).parts
-    row = engine._row(engine._states[0][-1]).astype(np.float64)
+    row = np.empty(engine.n_vocab)
+    engine._fill(row, engine._states[0][-1])
     logs = row - math.log(np.exp(row).sum())
     best = np.argsort(-logs, kind="stable")[:4]
     assert part.logprobs is not None
