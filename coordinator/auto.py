@@ -40,6 +40,8 @@ FADE = 0.98
 HOPE = 0.4
 #: Length of the very first draft, which shows what a step costs.
 FIRST_DRAFT = 3
+#: Even where a token must be nearly certain to be worth its time, probabilities are no better known than this.
+HIGHEST_P_MIN = 0.9
 #: In lockstep a draft that takes so many times longer than it should is not waited for.
 LATE = 4.0
 
@@ -268,6 +270,17 @@ class AutoSession(OverlapSession):
             return super()._patience(now)
         needed = self._n * (self.costs.step_s() or FIRST_WAIT_S) + (self.costs.round_trip.value or 0.0)
         return self._n, LATE * needed
+
+    def _p_min(self) -> float:
+        """In lockstep the target waits for each token: it must bring more than its step and its row are worth."""
+        asked = super()._p_min()
+        if self._choice.mode != "lockstep":
+            return asked
+        costs = self.costs
+        one, two, worth = costs.verify_s(1), costs.verify_s(2), costs.worth()
+        if one is None or two is None or worth is None:
+            return asked
+        return max(asked, min(worth * (max(two - one, 0.0) + (costs.step_s() or 0.0)), HIGHEST_P_MIN))
 
     def explain(self) -> dict[str, Any] | None:
         return self._chooser.explain(self.request.speculation.n_max, self._outlook)

@@ -146,12 +146,16 @@ class OverlapSession(Session):
             return []
         begin = self._begin("draft")
         prefix = (*self._stamp("draft"), *self._prefix("draft"))
-        request = DraftRequest(*prefix, plan.n_max, 0, self.request.speculation.p_min, credit, self._n_branches)
+        request = DraftRequest(*prefix, plan.n_max, 0, self._p_min(), credit, self._n_branches)
         if riding is None:
             self._started_at = now
         self._riding, self._halted = request, False
         self._asked_at[request.committed_len] = now
         return [*begin, Send("draft", request)]
+
+    def _p_min(self) -> float:
+        """The draft stops before a token less probable than this."""
+        return self.request.speculation.p_min
 
     def _verify(self) -> list[Command]:
         self._busy = self._riding is not None
