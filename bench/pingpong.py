@@ -227,7 +227,7 @@ def _verdict(request: VerifyRequest) -> Verdict:
     ids = (request.incarnation, request.session, request.round, request.epoch, request.committed_len)
     return Verdict(
         *ids,
-        number=0,
+        ahead=False,
         n_tested=3,
         accepted=3,
         tokens=[1, 2, 3, 4],

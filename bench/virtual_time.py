@@ -56,10 +56,17 @@ class Process:
 class World:
     """Events by time. A worker takes what has arrived, computes one step, and answers when the step is over."""
 
-    def __init__(self, session: Session, target: VirtualEngine, draft: VirtualEngine, round_trip_s: float) -> None:
+    def __init__(
+        self,
+        session: Session,
+        target: VirtualEngine,
+        draft: VirtualEngine,
+        round_trip_s: float = 0.0,
+        target_round_trip_s: float = 0.0,
+    ) -> None:
         self.session, self.now, self.finished = session, 0.0, False
         self.processes = {
-            "target": Process(target, TargetWorker(target, lambda: int(target.spent_s * 1e9))),
+            "target": Process(target, TargetWorker(target, lambda: int(target.spent_s * 1e9)), target_round_trip_s / 2),
             "draft": Process(draft, DraftWorker(draft, lambda: int(draft.spent_s * 1e9)), round_trip_s / 2),
         }
         self._numbers = count()
@@ -130,6 +137,7 @@ class Cell:
     c: float
     alpha: float
     trip: float
+    target_trip: float = 0.0  # of the link to the target
 
 
 T_S = 0.04
@@ -144,7 +152,7 @@ def speedup(cell: Cell, schedule: Schedule, n_max: int, n_tokens: int, n_branche
     greedy = SamplingParams(temp=0.0, ignore_eos=True)
     request = Request(session=1, prompt=[1, 2, 3], sampling=greedy, n_predict=n_tokens, speculation=limits)
     session = make_session(request, schedule)
-    seconds = World(session, target, draft, cell.trip * T_S).run()
+    seconds = World(session, target, draft, cell.trip * T_S, cell.target_trip * T_S).run()
     return n_tokens * T_S / seconds, session
 
 

@@ -137,7 +137,7 @@ class Accounting:
         self._request: VerifyRequest | None = None  # the verification at hand
         self._by_worker = False  # its draft is the draft worker's
         self._waited = False  # a message of the draft came while nothing was verified
-        self._last = (-1, -1)  # round and number of the last verdict
+        self._last = -1  # round of the last verdict
 
     # --- Observer ------------------------------------------------------------------------------------------------
 
@@ -179,14 +179,14 @@ class Accounting:
         self._by_worker = bool(request.draft) and self._told.holds(request.committed_len, request.draft)
 
     def _on_verdict(self, verdict: Verdict, time: float) -> None:
-        if (verdict.round, verdict.number) <= self._last:
+        if verdict.round <= self._last:
             return  # doubled on the way
-        self._last = (verdict.round, verdict.number)
+        self._last = verdict.round
         self.n_rounds += 1
         self.time.target(time, verdict.decode_us / 1e6)
         self.n_submitted += verdict.n_tested
         self.n_accepted += verdict.accepted
-        if self._by_worker or verdict.number:  # a target that goes on by itself has drafts of the worker
+        if self._by_worker:
             self.n_of_worker += verdict.n_tested
         self._told.commit(verdict.committed_len, verdict.tokens)
         self._request = None

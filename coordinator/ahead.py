@@ -60,6 +60,13 @@ class Ahead:
             if branch.start >= self.start and (known is None or len(known.tokens) < len(branch.tokens)):
                 self._branches[key] = branch
 
+    def continuations(self, n: int) -> list[Branch]:
+        """What comes next if the target's last token is the chain's behind its first `n`, or the first of a branch there."""
+        branches = [branch for branch in self._branches.values() if branch.start <= self.start + n]
+        if len(self.tokens) > n:
+            branches.append(Branch(self.start + n, self.tokens[n:], self.probs[n:]))
+        return branches
+
     def commit(self, tokens: Sequence[int]) -> Followed:
         """The committed text has grown by `tokens`: what may still be right then.
 

@@ -94,6 +94,7 @@ class Costs:
         self._verify = {False: RowCosts(), True: RowCosts()}  # by busy
         self._step = {False: Average(), True: Average()}
         self.round_trip = Average()  # of a draft request, beside the drafting
+        self.target_trip = Average()  # of a verification, beside the decode
         self.speed = Speed()
         self.calibration = Calibration()
 

@@ -23,12 +23,24 @@ from coordinator.session import MODEL, Phase, Session
 from outrider.decoding.row_costs import Average
 from outrider.speculators.chain import Chain
 from outrider.types import ModelFacts, WorkerRole
-from outrider.wire.messages import DraftRequest, DraftTokens, Failure, Message, SessionMessage, Verdict
+from outrider.wire.messages import (
+    MAX_BRANCHES,
+    Branch,
+    DraftRequest,
+    DraftTokens,
+    Failure,
+    Message,
+    Push,
+    SessionMessage,
+    Verdict,
+)
 
 #: The draft may be this many verifications ahead of the target.
 LOOKAHEAD_ROUNDS = 3
 #: Patience with a draft that is late, as a multiple of the time that it should need.
 PATIENCE = 1.5
+#: A target that answers sooner, beside its decode, is asked anew each time: pushing costs as much.
+PUSH_FROM_S = 0.002
 #: Patience while nothing is known of the draft.
 FIRST_WAIT_S = 0.25
 
@@ -88,6 +100,10 @@ class OverlapSession(Session):
         self._right_from = 0  # what was drafted behind a shorter text is wrong
         self._halted = False  # it stopped by itself (p_min); asked again it would stop there again
         self._round_since = 0.0
+        self._now = 0.0
+        self._verify_at = 0.0  # when the target was asked
+        self.n_begun_ahead = 0  # verifications that the target began by a push
+        self._pushed: set[tuple[int, int]] = set()  # what the target has been told, by position and token before it
         self._busy = False  # is the draft at work while the target verifies?
         self._wish = 0  # drafted tokens that the target waits for
         self._give_up_at = 0.0
@@ -121,7 +137,7 @@ class OverlapSession(Session):
         if len(self.history) >= self.target_facts.n_ctx:
             return self._finish("length", now)
         self.round += 1
-        self._round_since = now
+        self._round_since = self._now = now
         self._draft = self._look_up()
         ride = self._ride(now)
         # The first token never waits for the draft; and a verification goes out before the draft's next credit.
@@ -158,8 +174,26 @@ class OverlapSession(Session):
         return self.request.speculation.p_min
 
     def _verify(self) -> list[Command]:
-        self._busy = self._riding is not None
-        return super()._verify()
+        self._busy, self._verify_at = self._riding is not None, self._now
+        self._pushed = set()
+        return [*super()._verify(), *self._push()]
+
+    def _verify_credit(self) -> int:
+        return len(self.history) + self._room() if not self.request.speculation.synth_rates else 0
+
+    def _push(self) -> list[Command]:
+        """Tell the target what it will be asked for next, where a round trip takes long enough to notice."""
+        trip = self.costs.target_trip.value
+        if trip is None or trip < PUSH_FROM_S or self.phase is not Phase.VERIFYING or self._waiting is None:
+            return []
+        news = []
+        for branch in self._ahead.continuations(len(self._draft)):
+            key, n = (branch.start, branch.tokens[0]), Survival(self.costs, self._n).length(branch.probs[1:])
+            # One that is still to grow would have the target begin with too little.
+            if key not in self._pushed and (n >= self._n or n < len(branch.tokens) - 1):
+                self._pushed.add(key)
+                news.append(Branch(branch.start, branch.tokens[: 1 + n], branch.probs[: 1 + n]))
+        return [Send("target", Push(*self._stamp("target"), news[:MAX_BRANCHES]))] if news else []
 
     def _restart_draft(self) -> None:
         """What was drafted under this epoch no longer counts."""
@@ -186,6 +220,7 @@ class OverlapSession(Session):
 
     def _verify_or_wait(self, now: float) -> list[Command]:
         """Verify what has come, as far as it is worth its rows; or wait for a draft that has just been restarted."""
+        self._now = now
         n_max = min(self._n, self._room())
         n = Survival(self.costs, n_max).length(self._ahead.probs)
         if n_max > len(self._ahead.tokens) and self._riding is not None and self._waits(now):
@@ -243,7 +278,7 @@ class OverlapSession(Session):
         if (draft.final and draft.committed_len == self._riding.committed_len) or n_known < len(draft.tokens):
             self._halted = self._ahead.end < self._riding.credit
             self._riding = None
-        return self._verify_or_wait(now) if self.phase is Phase.DRAFTING else []
+        return self._verify_or_wait(now) if self.phase is Phase.DRAFTING else self._push()
 
     def _learn_draft(self, draft: DraftTokens, now: float) -> None:
         decode_s = draft.decode_us / 1e6
@@ -266,6 +301,10 @@ class OverlapSession(Session):
 
     def _learn_verdict(self, verdict: Verdict, n_accepted: int, now: float) -> None:
         costs = self.costs
+        if verdict.ahead:
+            self.n_begun_ahead += 1
+        elif self.counts.rounds > 1:
+            costs.target_trip.add(max(now - self._verify_at - verdict.decode_us / 1e6, 0.0))
         if verdict.n_evaluated == len(self._draft) + 1:
             costs.verified(verdict.n_evaluated, verdict.decode_us / 1e6, self._busy)
         if now > self._round_since > 0 and self.counts.rounds > 1:

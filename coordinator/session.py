@@ -362,9 +362,14 @@ class Session:
             self._waiting = None  # asked for as soon as a target is there
             return []
         begin = self._begin("target")
-        request = VerifyRequest(*self._stamp("target"), *self._prefix("target"), self._draft, 0)
+        credit = self._verify_credit()
+        request = VerifyRequest(*self._stamp("target"), *self._prefix("target"), self._draft, credit)
         self._waiting = request
         return [*begin, Send("target", request)]
+
+    def _verify_credit(self) -> int:
+        """Position up to which the target may begin with pushed drafts; nothing is pushed in lockstep."""
+        return 0
 
     def _on_verdict(self, verdict: Verdict, now: float) -> list[Command]:
         if verdict.n_tested > len(self._draft):

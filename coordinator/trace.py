@@ -78,7 +78,7 @@ def _shown(message: SessionMessage) -> tuple[dict[str, Any], int]:
                 shown["branches"] = [[branch.start, *branch.tokens] for branch in message.branches]
             return {**shown, "rows": message.n_evaluated, "final": message.final}, message.decode_us
         case Verdict():
-            shown = {"number": message.number, "tested": message.n_tested, "accepted": message.accepted}
+            shown = {"ahead": message.ahead, "tested": message.n_tested, "accepted": message.accepted}
             return {**shown, "tokens": message.tokens, "rows": message.n_evaluated}, message.decode_us
         case VerifyRequest():
             return {"epoch": message.epoch, "draft": message.draft, "credit": message.credit}, 0

@@ -109,7 +109,7 @@ class Drawing:
     def _connect(self, verdict: Seen, decode: Event, mark: Event) -> None:
         """Arrows from the decode that drafted the last token that was tested, and on to the verdict."""
         state, n = self._state(verdict), verdict.args["tested"]
-        if state.request is not None and verdict.args["number"] == 0:
+        if state.request is not None:
             decode["args"]["draft"] = state.request["args"].get("draft", [])
         last = verdict.committed_len + n - 1
         drafted = next((event for low, high, event in reversed(state.drafts) if low <= last < high), None)

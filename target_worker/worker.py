@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,13 +21,14 @@ from outrider.decoding.sampling import Sampler
 from outrider.decoding.synthetic import conditional_rates, uniform_draws, verify_synthetic
 from outrider.decoding.verify import Verified, row_hash, verify
 from outrider.engine.base import Engine, Span
-from outrider.errors import EngineError
+from outrider.errors import EngineError, RequestError
 from outrider.wire.messages import (
     Begin,
     Detokenize,
     Message,
     Prefix,
     Progress,
+    Push,
     RenderChat,
     Tokenize,
     Verdict,
@@ -42,6 +45,8 @@ from target_worker.text import answer
 if TYPE_CHECKING:
     from outrider.decoding.verify import Constraint
 
+log = logging.getLogger("outrider.worker")
+
 
 @dataclass(slots=True)
 class Verification:
@@ -50,10 +55,25 @@ class Verification:
     request: VerifyRequest
     draft: Sequence[int]  # of the request, up to the first token that cannot be accepted
     constraint: Constraint | None = None  # the grammar's state after the committed text
+    ahead: bool = False  # it was pushed, and is not asked for yet
     n_evaluated: int = 0
     decode_us: int = 0
-    #: Rows from the pending token on that came out of earlier batches, where one batch was too small for all.
+    #: Rows from the pending token on that came out of earlier batches, where one batch was too small for all; all of them
+    #: where the verification was done ahead.
     rows: list[NDArray[np.float32]] = field(default_factory=list)
+
+    def serves(self, job: Verification) -> bool:
+        """Are the rows for this one among ours?"""
+        n = min(len(self.draft), len(job.draft))
+        same_text = self.request.committed_len == job.request.committed_len
+        return same_text and list(self.draft[:n]) == list(job.draft[:n])
+
+    def serving(self, job: Verification) -> Verification:
+        """`job`, as far as its rows are among ours."""
+        n = min(len(self.draft), len(job.draft))
+        return Verification(
+            job.request, job.draft[:n], job.constraint, True, self.n_evaluated, self.decode_us, self.rows[: n + 1]
+        )
 
 
 class TargetSlot(Slot):
@@ -67,6 +87,10 @@ class TargetSlot(Slot):
         if begin.synth_rates:
             self.synthetic = conditional_rates(begin.synth_rates), uniform_draws(begin.sampling.seed)
         self.job: Verification | None = None
+        #: What may be asked for next, by the position and the token that the verdict at hand may end with.
+        self.pushed: dict[tuple[int, int], list[int]] = {}
+        self.answered: tuple[VerifyRequest | None, Verified | None] = None, None
+        self.held: Verification | None = None  # done ahead, for a request that is to come
         self.comeback = Comeback()
         self.last: Prefix | None = None  # the last request that named text
         self.n_reported = -1  # by the last Progress
@@ -85,6 +109,29 @@ class TargetSlot(Slot):
             return Verification(request, draft)
         state = self.constrained.after(self.generated)
         return Verification(request, draft[: state.valid_len(draft)], state)
+
+    def continuation(self) -> VerifyRequest | None:
+        """What will probably be asked for next, if it was pushed and the last request's credit has room for it."""
+        last, outcome = self.answered
+        if last is None or outcome is None or outcome.end_of_text:
+            return None
+        end = last.committed_len + len(outcome.tokens)
+        draft = self.pushed.get((end - 1, outcome.tokens[-1]))
+        if draft is None or end + len(draft) > last.credit:
+            return None
+        return msgspec.structs.replace(last, committed_len=end, draft=draft)
+
+    def begin_ahead(self, request: VerifyRequest) -> None:
+        """Work on it as if it had been asked for. Raises as `verification`."""
+        last, outcome = self.answered
+        assert last is not None
+        assert outcome is not None
+        self.answered = None, None
+        self.history.extend(outcome.tokens)
+        self.cache.commit(self.history.tokens, last.committed_len)
+        self.cache.rewind()
+        self.job = self.verification(request)
+        self.job.ahead = True
 
     def verify(self, job: Verification, rows: Sequence[NDArray[np.float32]]) -> Verified:
         """The target's tokens. rows: [pending] + draft. Raises EngineError where a row leaves no choice."""
@@ -117,6 +164,9 @@ class TargetWorker(SlotWorker[TargetSlot]):
         match message:
             case VerifyRequest():
                 return self.on_prefix(message, self._start)
+            case Push():
+                self._take(message)
+                return []
             case Tokenize() | Detokenize() | RenderChat():
                 return [answer(self.engine.tokenizer, message)]
         return super().handle_other(message)
@@ -142,12 +192,37 @@ class TargetWorker(SlotWorker[TargetSlot]):
                 )
             ]
         slot.comeback.came()
+        slot.pushed.clear()
+        held, slot.held = slot.held, None
+        job = slot.verification(request)
+        if held is not None and held.serves(job):
+            return self._finish(slot, held.serving(job))
         slot.cache.rewind()
-        slot.job = slot.verification(request)
+        slot.job = job
         return []
+
+    def _take(self, push: Push) -> None:
+        """Keep what may come next; a push that came late, or for text that we do not have, is of no use and no harm."""
+        slot = self.slots.get(push.session)
+        if slot is None or slot.bound is None:
+            return
+        for branch in push.branches:
+            if max(branch.tokens) < self.engine.n_vocab:
+                slot.pushed[branch.start, branch.tokens[0]] = branch.tokens[1:]
+        self._begin_ahead(slot)
+
+    def _begin_ahead(self, slot: TargetSlot) -> None:
+        request = slot.continuation() if slot.job is None else None
+        if request is None:
+            return
+        try:
+            slot.begin_ahead(request)
+        except (EngineError, RequestError) as error:
+            log.debug("not begun ahead: %s", error)  # the request will get this answer
 
     def cancel_job(self, slot: TargetSlot) -> None:
         slot.job = None
+        slot.answered = None, None
 
     def missing(self, slot: TargetSlot) -> list[int]:
         return slot.cache.missing(slot.job.draft if slot.job else None)
@@ -156,7 +231,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
         return slot.cache.n_missing(slot.job.draft if slot.job else None)
 
     def n_waiting(self) -> int:
-        return sum(slot.job is not None for slot in self.slots.values())
+        return sum(slot.job is not None and not slot.job.ahead for slot in self.slots.values())
 
     # --- execute -------------------------------------------------------------------------------------------------
 
@@ -193,6 +268,8 @@ class TargetWorker(SlotWorker[TargetSlot]):
         """After a failed decode nothing in the slot's cache is trusted."""
         slot.cache.clear()
         job, slot.job = slot.job, None
+        if job is not None and job.ahead:
+            return []
         return [failure(job.request, "engine", str(error))] if job else []
 
     def _batch(self) -> list[tuple[TargetSlot, Span]]:
@@ -216,16 +293,26 @@ class TargetWorker(SlotWorker[TargetSlot]):
             return []
         job.n_evaluated += len(span.tokens)
         job.decode_us += elapsed_us
-        if self.n_missing(slot):
+        if self.n_missing(slot) or job.ahead:
             job.rows += [row.copy() for row in rows]  # the view dies with the next decode
+            if not self.n_missing(slot):
+                slot.job, slot.held = None, job
             return []
         slot.job = None
+        return self._finish(slot, job, rows)
+
+    def _finish(self, slot: TargetSlot, job: Verification, rows: Iterable[NDArray[np.float32]] = ()) -> list[Message]:
+        """All rows are there, `rows` behind those of the job."""
         slot.comeback.answered()
         rows_of_job = [*job.rows, *rows]
         try:
-            return [self._verdict(slot, job, slot.verify(job, rows_of_job), rows_of_job)]
+            outcome = slot.verify(job, rows_of_job)
+            verdict = self._verdict(slot, job, outcome, rows_of_job)
         except EngineError as error:
             return [failure(job.request, "engine", str(error))]
+        slot.answered = job.request, outcome
+        self._begin_ahead(slot)
+        return [verdict]
 
     # --- report --------------------------------------------------------------------------------------------------
 
@@ -252,7 +339,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
             request.round,
             request.epoch,
             request.committed_len,
-            number=0,
+            ahead=job.ahead,
             n_tested=len(job.draft),
             accepted=outcome.accepted,
             tokens=list(outcome.tokens),

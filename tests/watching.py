@@ -42,7 +42,7 @@ def verdict(committed_len: int, tokens: Sequence[int], n_tested: int, ms: float,
     """All tokens but the last were drafted."""
     return Verdict(
         *(1, 1, round, 0, committed_len),
-        number=0,
+        ahead=False,
         n_tested=n_tested,
         accepted=len(tokens) - 1,
         tokens=list(tokens),

@@ -88,9 +88,10 @@ SAMPLES: dict[str, m.Message] = {
             decode_us=1234,
         ),
         m.VerifyRequest(*_IDS, prefix_hash=99, keep_len=128, tail=[1], draft=[5, 6], credit=0),
+        m.Push(*_IDS, branches=[m.Branch(130, [7, 8], [0.5, 0.75])]),
         m.Verdict(
             *_IDS,
-            number=0,
+            ahead=False,
             n_tested=2,
             accepted=1,
             tokens=[5, 9],

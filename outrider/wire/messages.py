@@ -31,7 +31,7 @@ from outrider.types import (
     Tokens,
 )
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 #: A draft longer than this is a protocol error; `n_max` is bounded by it too.
 MAX_DRAFT = 512
@@ -195,13 +195,20 @@ class VerifyRequest(Prefix, frozen=True, tag=14):
     """coordinator → target worker. One batch: pending token and draft, all rows out. Reply: Verdict."""
 
     draft: Draft  # compared with what the target samples, never injected; may be none
-    credit: U32  # absolute position up to which pushed drafts may be verified without a new request; 0 in lockstep
+    credit: U32  # absolute position up to which pushed drafts may be verified before they are asked for; 0 in lockstep
+
+
+class Push(SessionMessage, frozen=True, tag=26):
+    """coordinator → target worker. What will be asked for next, by what the verdict at hand ends with: a branch whose first
+    token is the verdict's last one, at its position. The target may begin with it before the request comes. No reply."""
+
+    branches: Annotated[list[Branch], Meta(max_length=MAX_BRANCHES)]  # a later one replaces an earlier one of its token
 
 
 class Verdict(SessionMessage, frozen=True, tag=15):
     """target worker → coordinator. What the target sampled, row by row: as far as it equals the draft, and one more."""
 
-    number: U32  # counts the verdicts of one VerifyRequest, from 0
+    ahead: bool  # it was begun from a Push, before the request came
     n_tested: U16  # how many tokens of the draft were evaluated; the rest was cut at one that the grammar forbids
     accepted: U16  # how many tokens of the draft the target sampled too
     tokens: Annotated[list[Token], Meta(min_length=1, max_length=MAX_DRAFT + 1)]  # what was sampled: accepted + 1, or
@@ -376,6 +383,7 @@ AnyMessage = (
     | DraftRequest
     | DraftTokens
     | VerifyRequest
+    | Push
     | Verdict
     | Rollback
     | Accept

@@ -65,7 +65,7 @@ def verdict(request: SessionMessage, tokens: list[int], accepted: int, end: bool
     pieces = [bytes([token % 256]) for token in tokens]
     return Verdict(
         *stamp(request),
-        0,
+        False,
         max(accepted, len(getattr(request, "draft", []))),
         accepted,
         tokens,
