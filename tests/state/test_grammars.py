@@ -167,8 +167,10 @@ def test_the_state_is_that_of_a_fresh_matcher_on_the_kept_text(grammar: Grammar,
 
 def another(session: Alone, text: list[int], data: st.DataObject) -> int:
     """Some token that may follow, so that texts part."""
-    state = session.worker.slots[1].constrained.after(text[len(PROMPT) :])
-    return int(data.draw(st.sampled_from(np.flatnonzero(state.mask()[:EOS])[:20].tolist())))
+    state, generated = session.worker.slots[1].constrained.after(text[len(PROMPT) :]), text[len(PROMPT) :]
+    allowed = np.flatnonzero(state.mask()[:EOS])[:20].tolist()
+    # One that completes the text has nothing after it.
+    return int(data.draw(st.sampled_from([token for token in allowed if not state.follow([*generated, token]).ended])))
 
 
 def test_a_mask_is_asked_for_at_every_row_and_never_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
