@@ -85,7 +85,7 @@ def predict(choice: Choice, costs: Costs, outlook: Outlook, slowdown: float) -> 
     trip = costs.round_trip.value or 0.0
     if choice.mode == "lockstep":
         return expected_tokens(outlook.acceptance, n) / (n * step + verify + trip)
-    measured = costs.slowdown()
+    measured = costs.slowdown
     if measured is None:
         verify, step = slowdown * verify, slowdown * step
     else:
@@ -214,7 +214,7 @@ class Chooser:
             "verify_ms": {n: ms * (costs.verify_s(n) or 0.0) for n in (1, 2, 4, 8)},
             "draft_step_ms": ms * (costs.step_s() or 0.0),
             "round_trip_ms": ms * (costs.round_trip.value or 0.0),
-            "slowdown": costs.slowdown(),
+            "slowdown": costs.slowdown,
             "acceptance": outlook.acceptance,
             "foreseen": outlook.foreseen,
             "predicted_per_second": {

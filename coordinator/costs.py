@@ -96,10 +96,13 @@ class Costs:
         self.round_trip = Average()  # of a draft request, beside the drafting
         self.target_trip = Average()  # of a verification, beside the decode
         self.speed = Speed()
+        #: How much longer verifications take beside a draft at work; None until both were measured, with as many rows.
+        self.slowdown: float | None = None
         self.calibration = Calibration()
 
     def verified(self, n_rows: int, decode_s: float, busy: bool = False) -> None:
         self._verify[busy].add(n_rows, decode_s)
+        self.slowdown = self._slowdown()
 
     def expect(self, role: WorkerRole, times: Sequence[RowTime]) -> None:
         """What a worker measured when it started: believed until more is known."""
@@ -126,7 +129,7 @@ class Costs:
         far = not own.rows or (n_rows > own.rows[-1] and other.rows and other.rows[-1] > own.rows[-1])
         if not far:
             return own.seconds(n_rows)
-        seconds, slowdown = other.seconds(n_rows), self.slowdown() or 1.0
+        seconds, slowdown = other.seconds(n_rows), self.slowdown or 1.0
         return None if seconds is None else seconds * (slowdown if busy else 1 / slowdown)
 
     def step_s(self, busy: bool = False) -> float | None:
@@ -134,8 +137,7 @@ class Costs:
         value = self._step[busy].value
         return value if value is not None else self._step[not busy].value
 
-    def slowdown(self) -> float | None:
-        """How much longer verifications take beside a draft at work; None until both were measured, with as many rows."""
+    def _slowdown(self) -> float | None:
         alone, beside = self._verify[False], self._verify[True]
         pairs = [(beside.seconds(n), alone.seconds(n)) for n in beside.rows if n in alone.rows]
         ratios = [busy_s / alone_s for busy_s, alone_s in pairs if busy_s and alone_s]

@@ -66,7 +66,7 @@ def best_wait(costs: Costs, acceptance: float, foreseen: float, waits: Sequence[
 
 def expected_tokens(acceptance: float, n: int) -> float:
     """Tokens committed by a round that verifies `n`, each accepted with this probability if those before it were."""
-    return sum(acceptance**i for i in range(n + 1))
+    return float(n + 1) if acceptance >= 1.0 else (1 - acceptance ** (n + 1)) / (1 - acceptance)
 
 
 class Overlap:

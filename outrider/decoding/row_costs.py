@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from bisect import bisect, insort
 
 #: Weight of a new measurement.
 RATE = 0.2
@@ -36,24 +36,32 @@ class RowCosts:
     def __init__(self, beta: float = DEFAULT_BETA) -> None:
         self._beta = beta
         self._by_rows: dict[int, Average] = {}
-
-    @property
-    def rows(self) -> list[int]:
-        """The numbers of rows that were measured."""
-        return sorted(self._by_rows)
+        #: The numbers of rows that were measured, rising.
+        self.rows: list[int] = []
 
     def add(self, n_rows: int, seconds: float) -> None:
-        self._by_rows.setdefault(n_rows, Average()).add(seconds)
+        if n_rows not in self._by_rows:
+            self._by_rows[n_rows] = Average()
+            insort(self.rows, n_rows)
+        self._by_rows[n_rows].add(seconds)
 
     def seconds(self, n_rows: int) -> float | None:
         """Of a decode of `n_rows`: measured, or between and beyond what was. None if nothing was measured."""
-        known = sorted((n, average.value) for n, average in self._by_rows.items() if average.value is not None)
-        if not known:
+        if n_rows in self._by_rows:
+            return self._by_rows[n_rows].value
+        rows = self.rows
+        if not rows:
             return None
-        rows = [n for n, _ in known]
-        times = [time for _, time in known]
         if n_rows > rows[-1]:
-            return times[-1] + (n_rows - rows[-1]) * self._beta * times[0]
+            return self._of(rows[-1]) + (n_rows - rows[-1]) * self._beta * self._of(rows[0])
         if n_rows < rows[0]:
-            return times[0] / (1 + self._beta * (rows[0] - n_rows))
-        return float(np.interp(n_rows, rows, times))
+            return self._of(rows[0]) / (1 + self._beta * (rows[0] - n_rows))
+        i = bisect(rows, n_rows)
+        below, above = rows[i - 1], rows[i]
+        share = (n_rows - below) / (above - below)
+        return self._of(below) + share * (self._of(above) - self._of(below))
+
+    def _of(self, n_rows: int) -> float:
+        value = self._by_rows[n_rows].value
+        assert value is not None
+        return value

@@ -29,10 +29,10 @@ def known(verify_ms: dict[int, float], step_ms: float, trip_ms: float = 0.0) -> 
 
 def test_costs_beside_a_working_draft_are_kept_apart() -> None:
     costs = known({1: 40.0, 4: 50.0}, 2.0)
-    assert costs.slowdown() is None
+    assert costs.slowdown is None
     assert costs.verify_s(4, busy=True) == pytest.approx(0.05)  # not measured: as alone
     costs.verified(1, 0.06, busy=True)
-    assert costs.slowdown() == pytest.approx(1.5)
+    assert costs.slowdown == pytest.approx(1.5)
     assert costs.verify_s(4, busy=True) == pytest.approx(0.075)
     assert costs.verify_s(4) == pytest.approx(0.05)
     costs.drafted(0.003, busy=True)
