@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 #: What says how long a thread of llama.cpp spins while it waits for the others of its process (GNU's OpenMP).
 _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-#: The library's own choice where it knows of more threads than processors; without it, it spins 300,000 times.
+#: The library's own choice where it knows of more threads than processors; else it spins 300,000 times.
 _SPINS_OF_SHARED = "1000"
 
 
@@ -54,7 +54,7 @@ def _main(role: WorkerRole, make_worker: Callable[[Engine], SlotWorker[Any]], ar
         _die_with_parent()
     set_up_log(config.log)
     pin(worker.cpus, worker.threads)
-    if share_cpus(config) and not any(variable in os.environ for variable in _SPIN_VARIABLES):
+    if shares_cpus(role, config) and not any(variable in os.environ for variable in _SPIN_VARIABLES):
         os.environ["GOMP_SPINCOUNT"] = _SPINS_OF_SHARED
     from outrider.worker.serve import serve
 
@@ -77,10 +77,12 @@ def pin(cpus: Sequence[int], threads: int) -> None:
         os.environ[variable] = str(threads or n_cpus())
 
 
-def share_cpus(config: Config) -> bool:
-    """May both workers run on the same processors? Then a thread that spins keeps the one from running that it waits for."""
+def shares_cpus(role: WorkerRole, config: Config) -> bool:
+    """May something else of ours run on this worker's processors? Then a thread that spins keeps others from running,
+    among them the one that it waits for. A worker that is not pinned has the coordinator beside it at least."""
     target, draft = config.target.cpus, config.draft.cpus
-    return bool(config.draft.model) and not (target and draft and set(target).isdisjoint(draft))
+    own, other = (target, draft) if role == "target" else (draft, target)
+    return not own or not set(own).isdisjoint(other)
 
 
 def n_cpus() -> int:
