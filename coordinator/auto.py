@@ -68,11 +68,11 @@ class Outlook:
     foreseen: float = 0.0
 
 
-def predict(choice: Choice, costs: Costs, outlook: Outlook, slowdown: float) -> float | None:
+def predict(choice: Choice, costs: Costs, outlook: Outlook) -> float | None:
     """Tokens per second of a choice; None where a cost is not known yet.
 
-    off: 1/v(1). lockstep: E(n) / (n·c + v(n+1) + L), all of it alone. overlap: see `_overlapped`. slowdown: of both workers
-    beside each other, until it was measured.
+    off: 1/v(1). lockstep: E(n) / (n·c + v(n+1) + L), all of it alone. overlap: see `_overlapped`, with the costs
+    beside each other.
     """
     n, alone = choice.n, costs.verify_s(1)
     verify, step = costs.verify_s(n + 1), costs.step_s()
@@ -85,12 +85,8 @@ def predict(choice: Choice, costs: Costs, outlook: Outlook, slowdown: float) -> 
     trip = costs.round_trip.value or 0.0
     if choice.mode == "lockstep":
         return expected_tokens(outlook.acceptance, n) / (n * step + verify + trip)
-    measured = costs.slowdown
-    if measured is None:
-        verify, step = slowdown * verify, slowdown * step
-    else:
-        verify, step = costs.verify_s(n + 1, busy=True) or verify, costs.step_s(busy=True) or step
-    return _overlapped(n, outlook, verify, step, trip)
+    beside, step_beside = costs.verify_s(n + 1, busy=True), costs.step_s(busy=True)
+    return _overlapped(n, outlook, beside or verify, step_beside or step, trip)
 
 
 def _overlapped(n: int, outlook: Outlook, verify: float, step: float, trip: float) -> float:
@@ -136,13 +132,10 @@ class Record:
 
 
 class Chooser:
-    """What was chosen, what it brought, and what to choose next. Pure; one per coordinator, shared by its sessions.
+    """What was chosen, what it brought, and what to choose next. Pure; one per coordinator, shared by its sessions."""
 
-    slowdown: of two workers beside each other, until it was measured.
-    """
-
-    def __init__(self, costs: Costs, slowdown: float) -> None:
-        self.costs, self._slowdown = costs, slowdown
+    def __init__(self, costs: Costs) -> None:
+        self.costs = costs
         self.choice: Choice = OFF
         self._records: dict[Mode, Record] = {"off": Record(), "lockstep": Record(), "overlap": Record()}
         self._round = self._probed_at = 0
@@ -197,7 +190,7 @@ class Chooser:
         return self._records[choice.mode].value(self._predict(choice, outlook))
 
     def _predict(self, choice: Choice, outlook: Outlook) -> float:
-        return predict(choice, self.costs, outlook, self._slowdown) or 0.0
+        return predict(choice, self.costs, outlook) or 0.0
 
     def brought(self, choice: Choice, n_tokens: int, seconds: float) -> None:
         """A round with this choice is over."""
@@ -229,7 +222,8 @@ class Auto(Overlap):
     def __init__(self, apart: bool = False, n_branches: int = 0) -> None:
         super().__init__(n_branches)
         self.name = "auto"
-        self.chooser = Chooser(self.costs, SLOWDOWN_APART if apart else SLOWDOWN_SHARED)
+        self.costs = Costs(SLOWDOWN_APART if apart else SLOWDOWN_SHARED)
+        self.chooser = Chooser(self.costs)
 
 
 class AutoSession(OverlapSession):
@@ -244,7 +238,7 @@ class AutoSession(OverlapSession):
     def _start_round(self, now: float) -> list[Command]:
         n_max = self.request.speculation.n_max
         if self.n_generated == 0:
-            self._n, self._reach = n_max, n_max  # the draft reads the prompt while the target does
+            self._n, self._reach, self._n_branches = n_max, n_max, 0  # the draft reads the prompt while the target does
         else:
             usable = "draft" in self._peers and self._draft_obstacle() is None
             budget = min(n_max, self._draft_budget()) if usable else 0

@@ -88,21 +88,58 @@ class Speed:
 
 
 class Costs:
-    """What is known of one pair of workers. Both work alone, or beside the other (busy), which may slow them down."""
+    """What is known of one pair of workers. Each works alone, or beside the other (busy), which may slow both down.
 
-    def __init__(self) -> None:
+    expected_slowdown: how much, until it was measured.
+    """
+
+    def __init__(self, expected_slowdown: float = 1.0) -> None:
         self._verify = {False: RowCosts(), True: RowCosts()}  # by busy
         self._step = {False: Average(), True: Average()}
+        self._expected_slowdown = expected_slowdown
+        #: How much longer verifications take beside a draft at work; None until both were measured, with as many rows.
+        self.slowdown: float | None = None
         self.round_trip = Average()  # of a draft request, beside the drafting
         self.target_trip = Average()  # of a verification, beside the decode
         self.speed = Speed()
-        #: How much longer verifications take beside a draft at work; None until both were measured, with as many rows.
-        self.slowdown: float | None = None
         self.calibration = Calibration()
 
     def verified(self, n_rows: int, decode_s: float, busy: bool = False) -> None:
         self._verify[busy].add(n_rows, decode_s)
         self.slowdown = self._slowdown()
+
+    def drafted(self, step_s: float, busy: bool = False) -> None:
+        """A token was drafted."""
+        self._step[busy].add(step_s)
+
+    def verify_s(self, n_rows: int, busy: bool = False) -> float | None:
+        """Of a decode of `n_rows` on the target; None if nothing was measured.
+
+        From what was measured this way, or the other way where that reaches further."""
+        own, other = self._verify[busy], self._verify[not busy]
+        far = not own.rows or (n_rows > own.rows[-1] and other.rows and other.rows[-1] > own.rows[-1])
+        return self._other_way(other.seconds(n_rows), busy) if far else own.seconds(n_rows)
+
+    def step_s(self, busy: bool = False) -> float | None:
+        """Of a drafted token, likewise."""
+        value = self._step[busy].value
+        return value if value is not None else self._other_way(self._step[not busy].value, busy)
+
+    def _other_way(self, seconds: float | None, busy: bool) -> float | None:
+        """What took so long alone, beside the other worker; or the other way round."""
+        slowdown = self.slowdown or self._expected_slowdown
+        return None if seconds is None else seconds * (slowdown if busy else 1 / slowdown)
+
+    def _slowdown(self) -> float | None:
+        alone, beside = self._verify[False], self._verify[True]
+        pairs = [(beside.seconds(n), alone.seconds(n)) for n in beside.rows if n in alone.rows]
+        ratios = [busy_s / alone_s for busy_s, alone_s in pairs if busy_s and alone_s]
+        return sum(ratios) / len(ratios) if ratios else None
+
+    def worth(self) -> float | None:
+        """Tokens that a second is worth: what we make of it, and never less than plain decoding would."""
+        alone, speed = self.verify_s(1), self.speed.value
+        return None if alone is None else max(speed or 0.0, 1.0 / alone)
 
     def expect(self, role: WorkerRole, times: Sequence[RowTime]) -> None:
         """What a worker measured when it started: believed until more is known."""
@@ -116,34 +153,3 @@ class Costs:
         """Nothing was drafted for long: what was known of it may no longer be so."""
         for average in (*self._step.values(), self.round_trip):
             average.age()
-
-    def drafted(self, step_s: float, busy: bool = False) -> None:
-        """A token was drafted."""
-        self._step[busy].add(step_s)
-
-    def verify_s(self, n_rows: int, busy: bool = False) -> float | None:
-        """Of a decode of `n_rows` on the target; None if nothing was measured.
-
-        From what was measured this way, or the other way where that reaches further."""
-        own, other = self._verify[busy], self._verify[not busy]
-        far = not own.rows or (n_rows > own.rows[-1] and other.rows and other.rows[-1] > own.rows[-1])
-        if not far:
-            return own.seconds(n_rows)
-        seconds, slowdown = other.seconds(n_rows), self.slowdown or 1.0
-        return None if seconds is None else seconds * (slowdown if busy else 1 / slowdown)
-
-    def step_s(self, busy: bool = False) -> float | None:
-        """Of a drafted token, likewise."""
-        value = self._step[busy].value
-        return value if value is not None else self._step[not busy].value
-
-    def _slowdown(self) -> float | None:
-        alone, beside = self._verify[False], self._verify[True]
-        pairs = [(beside.seconds(n), alone.seconds(n)) for n in beside.rows if n in alone.rows]
-        ratios = [busy_s / alone_s for busy_s, alone_s in pairs if busy_s and alone_s]
-        return sum(ratios) / len(ratios) if ratios else None
-
-    def worth(self) -> float | None:
-        """Tokens that a second is worth: what we make of it, and never less than plain decoding would."""
-        alone, speed = self.verify_s(1), self.speed.value
-        return None if alone is None else max(speed or 0.0, 1.0 / alone)

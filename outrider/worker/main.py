@@ -14,24 +14,18 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from outrider.errors import ConfigError, OutriderError
+from outrider.errors import OutriderError
 from outrider.log import set_up_log
 from outrider.types import WorkerRole
+from outrider.worker.processors import pin, shares_cpus, spin_little
 
 if TYPE_CHECKING:
-    from outrider.config import Config
     from outrider.engine.base import Engine
     from outrider.worker.slots import SlotWorker
 
 #: The launcher looks for this in front of the line that explains an end.
 ERROR_PREFIX = "error: "
 _PR_SET_PDEATHSIG = 1
-#: Every library that numpy may have been built with asks for its own.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-#: What says how long a thread of llama.cpp spins while it waits for the others of its process (GNU's OpenMP).
-_SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-#: The library's own choice where it knows of more threads than processors; else it spins 300,000 times.
-_SPINS_OF_SHARED = "1000"
 
 
 def main(role: WorkerRole, make_worker: Callable[[Engine], SlotWorker[Any]]) -> int:
@@ -54,43 +48,11 @@ def _main(role: WorkerRole, make_worker: Callable[[Engine], SlotWorker[Any]], ar
         _die_with_parent()
     set_up_log(config.log)
     pin(worker.cpus, worker.threads)
-    if shares_cpus(role, config) and not any(variable in os.environ for variable in _SPIN_VARIABLES):
-        os.environ["GOMP_SPINCOUNT"] = _SPINS_OF_SHARED
+    if shares_cpus(role, config):
+        spin_little()
     from outrider.worker.serve import serve
 
     return serve(role, config, make_worker)
-
-
-def pin(cpus: Sequence[int], threads: int) -> None:
-    """Keep this process on `cpus` (all where empty) and tell libraries to use `threads` threads (0: as many as cpus)."""
-    if cpus:
-        try:
-            os.sched_setaffinity(0, cpus)
-        except (OSError, ValueError):
-            available = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-            raise ConfigError(
-                f"cpus: {','.join(map(str, cpus))} are not all available to this process (it may use {available})"
-            ) from None
-        except AttributeError:
-            raise ConfigError("cpus: this system cannot pin a process to processors; leave the key out") from None
-    for variable in _THREAD_VARIABLES:
-        os.environ[variable] = str(threads or n_cpus())
-
-
-def shares_cpus(role: WorkerRole, config: Config) -> bool:
-    """May something else of ours run on this worker's processors? Then a thread that spins keeps others from running,
-    among them the one that it waits for. A worker that is not pinned has the coordinator beside it at least."""
-    target, draft = config.target.cpus, config.draft.cpus
-    own, other = (target, draft) if role == "target" else (draft, target)
-    return not own or not set(own).isdisjoint(other)
-
-
-def n_cpus() -> int:
-    """Processors that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
 
 
 def _end(signum: int, frame: object) -> None:

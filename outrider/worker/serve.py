@@ -20,6 +20,7 @@ from outrider.types import WorkerRole
 from outrider.wire.messages import Ready
 from outrider.worker.loop import work
 from outrider.worker.measure import row_times
+from outrider.worker.processors import shares_cpus
 
 if TYPE_CHECKING:
     from outrider.config import Config, Worker
@@ -41,7 +42,8 @@ def serve(role: WorkerRole, config: Config, make_worker: Callable[[Engine], Slot
         try:
             if role == "target" and config.target.chat_template_file:
                 engine.use_chat_template(read_template(Path(config.target.chat_template_file)))
-            if config.speculative.is_measured:
+            # A draft beside its target would measure both; what a step costs is seen in its first drafts.
+            if config.speculative.is_measured and (role == "target" or not shares_cpus(role, config)):
                 engine.facts = msgspec.structs.replace(engine.facts, row_times=row_times(engine, role))
             link.send(Ready(incarnation, engine.facts))
             work(link, make_worker(engine), incarnation)

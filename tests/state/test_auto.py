@@ -18,8 +18,8 @@ def test_calibration_learns_that_a_draft_is_too_sure() -> None:
     assert calibration.accept_prob(0.45) == pytest.approx(0.45)
 
 
-def known(verify_ms: dict[int, float], step_ms: float, trip_ms: float = 0.0) -> Costs:
-    costs = Costs()
+def known(verify_ms: dict[int, float], step_ms: float, trip_ms: float = 0.0, slowdown: float = 1.0) -> Costs:
+    costs = Costs(slowdown)
     for n, ms in verify_ms.items():
         costs.verified(n, ms / 1e3)
     costs.drafted(step_ms / 1e3)
@@ -30,13 +30,20 @@ def known(verify_ms: dict[int, float], step_ms: float, trip_ms: float = 0.0) -> 
 def test_costs_beside_a_working_draft_are_kept_apart() -> None:
     costs = known({1: 40.0, 4: 50.0}, 2.0)
     assert costs.slowdown is None
-    assert costs.verify_s(4, busy=True) == pytest.approx(0.05)  # not measured: as alone
+    assert costs.verify_s(4, busy=True) == pytest.approx(0.05)  # not measured, and none expected
     costs.verified(1, 0.06, busy=True)
     assert costs.slowdown == pytest.approx(1.5)
     assert costs.verify_s(4, busy=True) == pytest.approx(0.075)
     assert costs.verify_s(4) == pytest.approx(0.05)
     costs.drafted(0.003, busy=True)
     assert (costs.step_s(), costs.step_s(busy=True)) == (0.002, 0.003)
+
+
+def test_what_was_measured_beside_the_other_worker_is_less_alone() -> None:
+    costs = Costs(expected_slowdown=2.0)
+    costs.verified(1, 0.08, busy=True)
+    costs.drafted(0.06, busy=True)
+    assert (costs.verify_s(1), costs.step_s()) == (0.04, 0.03)
 
 
 def test_time_is_worth_at_least_what_plain_decoding_makes_of_it() -> None:
@@ -62,32 +69,32 @@ def test_the_target_waits_for_a_quick_draft_and_not_for_a_far_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("costs", "acceptance", "slowdown", "mode"),
+    ("costs", "acceptance", "mode"),
     [
-        (known(FLAT, 2.0), 0.8, 2.0, "lockstep"),  # a quick draft on shared processors
-        (known(FLAT, 15.0), 0.8, 1.0, "overlap"),  # a slow one on its own
-        (known(FLAT, 2.0, trip_ms=60.0), 0.9, 1.0, "overlap"),  # a far one
-        (known(FLAT, 15.0), 0.3, 2.0, "off"),  # it is mostly wrong
-        (known(STEEP, 10.0), 0.8, 2.0, "off"),  # rows cost as much as they bring
-        (known(FLAT, 60.0), 0.9, 2.0, "off"),  # a draft slower than its target
+        (known(FLAT, 2.0, slowdown=2.0), 0.8, "lockstep"),  # a quick draft on shared processors
+        (known(FLAT, 15.0), 0.8, "overlap"),  # a slow one on its own
+        (known(FLAT, 2.0, trip_ms=60.0), 0.9, "overlap"),  # a far one
+        (known(FLAT, 15.0, slowdown=2.0), 0.3, "off"),  # it is mostly wrong
+        (known(STEEP, 10.0, slowdown=2.0), 0.8, "off"),  # rows cost as much as they bring
+        (known(FLAT, 60.0, slowdown=2.0), 0.9, "off"),  # a draft slower than its target
     ],
 )
-def test_the_choice_follows_the_costs(costs: Costs, acceptance: float, slowdown: float, mode: str) -> None:
-    chooser = Chooser(costs, slowdown)
+def test_the_choice_follows_the_costs(costs: Costs, acceptance: float, mode: str) -> None:
+    chooser = Chooser(costs)
     for _ in range(5):
         choice = chooser.next(8, Outlook(acceptance))
     assert choice.mode == mode
 
 
 def test_drafting_that_does_not_pay_is_probed_rarely_and_comes_back() -> None:
-    chooser = Chooser(known(FLAT, 4.0), 2.0)
+    chooser = Chooser(known(FLAT, 4.0, slowdown=2.0))
     modes = [chooser.next(4, Outlook(0.05)).mode for _ in range(200)]
     assert 0 < 200 - modes.count("off") <= 8
     assert chooser.next(4, Outlook(0.9)).mode == "lockstep"
 
 
 def test_what_a_choice_brought_counts_more_than_what_it_promised() -> None:
-    chooser, outlook = Chooser(known(FLAT, 4.0), 2.0), Outlook(0.8)
+    chooser, outlook = Chooser(known(FLAT, 4.0, slowdown=2.0)), Outlook(0.8)
     assert chooser.next(4, outlook).mode == "lockstep"
     for _ in range(80):
         choice = chooser.next(4, outlook)
@@ -98,16 +105,16 @@ def test_what_a_choice_brought_counts_more_than_what_it_promised() -> None:
 def test_prediction_matches_the_formulas() -> None:
     costs = known({1: 100.0, 6: 200.0}, 10.0, trip_ms=50.0)
     outlook, tokens = Outlook(0.7), sum(0.7**i for i in range(6))
-    assert predict(Choice("off", 0), costs, outlook, 1.0) == pytest.approx(10.0)
-    assert predict(Choice("lockstep", 5), costs, outlook, 1.0) == pytest.approx(tokens / (0.05 + 0.2 + 0.05))
+    assert predict(Choice("off", 0), costs, outlook) == pytest.approx(10.0)
+    assert predict(Choice("lockstep", 5), costs, outlook) == pytest.approx(tokens / (0.05 + 0.2 + 0.05))
     waiting = tokens / (0.2 + (1 - 0.7**6) * (0.05 + 0.05))
-    assert predict(Choice("overlap", 5), costs, outlook, 1.0) == pytest.approx(waiting)
+    assert predict(Choice("overlap", 5), costs, outlook) == pytest.approx(waiting)
     foreseen = tokens / (0.2 + (1 - 0.7**6) * 0.5 * (0.05 + 0.05))
-    assert predict(Choice("overlap", 5), costs, Outlook(0.7, 0.5), 1.0) == pytest.approx(foreseen)
-    assert predict(Choice("lockstep", 5), Costs(), outlook, 1.0) is None
+    assert predict(Choice("overlap", 5), costs, Outlook(0.7, 0.5)) == pytest.approx(foreseen)
+    assert predict(Choice("lockstep", 5), Costs(), outlook) is None
 
 
 def test_a_draft_beyond_a_long_link_costs_nothing_but_its_rows() -> None:
     """The target decodes alone meanwhile, so it is never slower than plain decoding by more than those."""
     costs = known(FLAT, 2.0, trip_ms=5000.0)
-    assert predict(Choice("overlap", 1), costs, Outlook(0.5), 1.0) >= 0.97 * 25.0  # type: ignore[operator]
+    assert predict(Choice("overlap", 1), costs, Outlook(0.5)) >= 0.97 * 25.0  # type: ignore[operator]

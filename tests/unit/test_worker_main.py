@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.config.schema import Config, Draft, Target
-from outrider.worker.main import shares_cpus
+from outrider.worker.processors import shares_cpus
 
 
 @pytest.mark.parametrize(
@@ -20,5 +20,8 @@ from outrider.worker.main import shares_cpus
     ],
 )
 def test_who_shares_processors(own: list[int], other: list[int], shared: bool) -> None:
-    assert shares_cpus("target", Config(target=Target(cpus=own), draft=Draft(cpus=other))) == shared
-    assert shares_cpus("draft", Config(target=Target(cpus=other), draft=Draft(cpus=own))) == shared
+    draft = Draft(model="draft.gguf", cpus=other)
+    assert shares_cpus("target", Config(target=Target(cpus=own), draft=draft)) == shared
+    draft = Draft(model="draft.gguf", cpus=own)
+    assert shares_cpus("draft", Config(target=Target(cpus=other), draft=draft)) == shared
+    assert not shares_cpus("target", Config(target=Target(cpus=own)))
