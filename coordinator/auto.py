@@ -238,15 +238,14 @@ class AutoSession(OverlapSession):
     def _start_round(self, now: float) -> list[Command]:
         n_max = self.request.speculation.n_max
         if self.n_generated == 0:
-            self._n, self._reach, self._n_branches = n_max, n_max, 0  # the draft reads the prompt while the target does
+            self._reach, self._n_branches = n_max, 0  # the draft reads the prompt while the target does
         else:
             usable = "draft" in self._peers and self._draft_obstacle() is None
             budget = min(n_max, self._draft_budget()) if usable else 0
             self._choice = self._chooser.next(budget, self._outlook)
             ahead = self._choice.mode == "overlap" and self._choice is not PROBE
-            # Ahead, each round takes what is worth its rows; in lockstep, what was drafted for it.
-            self._n = n_max if ahead else self._choice.n
-            self._reach = LOOKAHEAD_ROUNDS * (n_max + 1) if ahead else self._n
+            # Each round takes what is there and worth its rows; the choice is about what is drafted now.
+            self._reach = LOOKAHEAD_ROUNDS * (n_max + 1) if ahead else self._choice.n
             self._n_branches = self._schedule_branches if ahead else 0
         return super()._start_round(now)
 
@@ -262,19 +261,22 @@ class AutoSession(OverlapSession):
             return 0, 0.0
         if self._choice.mode != "lockstep":
             return super()._patience(now)
-        needed = self._n * (self.costs.step_s() or FIRST_WAIT_S) + (self.costs.round_trip.value or 0.0)
-        return self._n, LATE * needed
+        n = self._choice.n
+        return n, LATE * (n * (self.costs.step_s() or FIRST_WAIT_S) + (self.costs.round_trip.value or 0.0))
 
     def _p_min(self) -> float:
         """In lockstep the target waits for each token: it must bring more than its step and its row are worth."""
         asked = super()._p_min()
         if self._choice.mode != "lockstep":
             return asked
-        costs = self.costs
-        one, two, worth = costs.verify_s(1), costs.verify_s(2), costs.worth()
-        if one is None or two is None or worth is None:
+        n, costs = self._choice.n, self.costs
+        alone, together, worth = costs.verify_s(1), costs.verify_s(n + 1), costs.worth()
+        if alone is None or together is None or worth is None:
             return asked
-        return max(asked, min(worth * (max(two - one, 0.0) + (costs.step_s() or 0.0)), HIGHEST_P_MIN))
+        if any((costs.verify_s(k + 1) or 0.0) > together for k in range(1, n)):
+            return asked  # a shorter draft would take longer to verify
+        token_s = max(together - alone, 0.0) / n + (costs.step_s() or 0.0)
+        return max(asked, min(worth * token_s, HIGHEST_P_MIN))
 
     def explain(self) -> dict[str, Any] | None:
         return self._chooser.explain(self.request.speculation.n_max, self._outlook)

@@ -20,7 +20,7 @@ PRIOR = 4.0
 #: The same for outcomes of one text.
 FADE = 0.98
 #: Acceptance of a drafted token before anything was seen.
-PRIOR_ACCEPTANCE = 0.7
+PRIOR_ACCEPTANCE = 0.8
 
 
 class Calibration:

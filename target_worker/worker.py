@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.decoding.row_costs import RowCosts
 from outrider.decoding.sampling import Sampler
 from outrider.decoding.synthetic import conditional_rates, uniform_draws, verify_synthetic
 from outrider.decoding.verify import Verified, row_hash, verify
@@ -40,6 +41,7 @@ from outrider.worker.slots import PrefixT, Slot, SlotWorker
 from target_worker.comeback import Comeback, longest_wait
 from target_worker.constraint import Constrained, Grammars
 from target_worker.logprobs import logprobs
+from target_worker.padding import n_padding
 from target_worker.text import answer
 
 if TYPE_CHECKING:
@@ -151,6 +153,9 @@ class TargetWorker(SlotWorker[TargetSlot]):
         self._clock = clock  # nanoseconds
         self.chunk = ChunkSize(engine.n_batch)
         self._decode_us = 0  # of the last decode
+        self._costs = RowCosts()  # of decodes for one session, every row with its logits
+        for time in engine.facts.row_times:
+            self._costs.add(time.n_rows, time.us / 1e6)
         self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
         self.grammars = Grammars(engine.tokenizer, engine.n_vocab, self.eog)
 
@@ -248,21 +253,39 @@ class TargetWorker(SlotWorker[TargetSlot]):
         if not work:
             return []
         spans = [span for _, span in work]
+        self._pad(spans)
         start = self._clock()
         try:
             output = self.engine.decode(spans)
         except EngineError as error:
             return [reply for slot, _ in work for reply in self.drop_rows(slot, error)]
         self._decode_us = elapsed_us = (self._clock() - start) // 1000
-        self.chunk.observe(sum(len(span.tokens) for span in spans), elapsed_us)
+        self._observe(spans, elapsed_us)
         replies: list[Message] = []
         row = 0
-        for slot, span in work:
-            slot.cache.appended(span.tokens)
+        for (slot, span), decoded in zip(work, spans, strict=True):
+            slot.cache.appended(decoded.tokens)  # rows of padding are in the cache until it is rewound
             rows = output.logits[row : row + span.n_outputs]
             row += span.n_outputs
             replies += [*self._progress(slot), *self._advance(slot, span, rows, elapsed_us)]
         return replies
+
+    def _pad(self, spans: list[Span]) -> None:
+        """Make the decode larger where that makes it shorter."""
+        (span, *others) = spans
+        n = len(span.tokens)
+        if others or span.n_outputs < n or self.engine.memory != "truncate":
+            return
+        most = min(self.engine.n_batch, self.engine.n_ctx - span.start) - n
+        n_added = n_padding(n, most, self._costs)
+        if n_added:
+            spans[0] = Span(span.seq, span.start, [*span.tokens, *[span.tokens[-1]] * n_added], n + n_added)
+
+    def _observe(self, spans: Sequence[Span], elapsed_us: int) -> None:
+        n_rows = sum(len(span.tokens) for span in spans)
+        self.chunk.observe(n_rows, elapsed_us)
+        if len(spans) == 1 and spans[0].n_outputs == n_rows:
+            self._costs.add(n_rows, elapsed_us / 1e6)
 
     def drop_rows(self, slot: TargetSlot, error: EngineError) -> list[Message]:
         """After a failed decode nothing in the slot's cache is trusted."""

@@ -30,7 +30,7 @@ def test_a_target_measures_rows_of_one_sequence() -> None:
     assert engine.length(0) == 0
 
 
-@pytest.mark.parametrize(("n_branches", "sizes"), [(0, [1]), (3, [1, 2, 4]), (16, [1, 2, 4, 8])])
+@pytest.mark.parametrize(("n_branches", "sizes"), [(0, [1]), (3, [1, 2, 3, 4]), (16, [1, 2, 3, 4, 6, 8])])
 def test_a_draft_measures_as_many_branches_as_it_has(n_branches: int, sizes: list[int]) -> None:
     engine = Slow(n_branches=n_branches)
     assert [time.n_rows for time in row_times(engine, "draft", engine.clock)] == sizes
