@@ -221,7 +221,7 @@ class Auto(Overlap):
 
     def __init__(self, apart: bool = False, n_branches: int = 0) -> None:
         super().__init__(n_branches)
-        self.name = "auto"
+        self.name, self.apart = "auto", apart
         self.costs = Costs(SLOWDOWN_APART if apart else SLOWDOWN_SHARED)
         self.chooser = Chooser(self.costs)
 
@@ -232,20 +232,22 @@ class AutoSession(OverlapSession):
     def __init__(self, request: Request, schedule: Auto, chain: Chain | None) -> None:
         super().__init__(request, schedule, chain)
         self._chooser = schedule.chooser
-        self._schedule_branches = schedule.n_branches
+        self._schedule_branches, self._apart = schedule.n_branches, schedule.apart
+        self._lead = LOOKAHEAD_ROUNDS * (request.speculation.n_max + 1)
         self._choice = OFF
 
     def _start_round(self, now: float) -> list[Command]:
         n_max = self.request.speculation.n_max
         if self.n_generated == 0:
-            self._reach, self._n_branches = n_max, 0  # the draft reads the prompt while the target does
+            # The draft reads the prompt while the target does; on processors of its own it may go on meanwhile.
+            self._reach, self._n_branches = self._lead if self._apart else n_max, 0
         else:
             usable = "draft" in self._peers and self._draft_obstacle() is None
             budget = min(n_max, self._draft_budget()) if usable else 0
             self._choice = self._chooser.next(budget, self._outlook)
             ahead = self._choice.mode == "overlap" and self._choice is not PROBE
             # Each round takes what is there and worth its rows; the choice is about what is drafted now.
-            self._reach = LOOKAHEAD_ROUNDS * (n_max + 1) if ahead else self._choice.n
+            self._reach = self._lead if ahead else self._choice.n
             self._n_branches = self._schedule_branches if ahead else 0
         return super()._start_round(now)
 

@@ -67,7 +67,7 @@ class Verification:
     def serves(self, job: Verification) -> bool:
         """Are the rows for this one among ours?"""
         n = min(len(self.draft), len(job.draft))
-        same_text = self.request.committed_len == job.request.committed_len
+        same_text = self.request.prefix_hash == job.request.prefix_hash
         return same_text and list(self.draft[:n]) == list(job.draft[:n])
 
     def serving(self, job: Verification) -> Verification:
@@ -132,7 +132,7 @@ class TargetSlot(Slot):
         self.history.extend(outcome.tokens)
         self.cache.commit(self.history.tokens, last.committed_len)
         self.cache.rewind()
-        self.job = self.verification(request)
+        self.job = self.verification(msgspec.structs.replace(request, prefix_hash=self.history.hash))
         self.job.ahead = True
 
     def verify(self, job: Verification, rows: Sequence[NDArray[np.float32]]) -> Verified:
