@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from coordinator.costs import Costs
 from coordinator.instructions import Command
-from coordinator.overlap import FIRST_WAIT_S, LOOKAHEAD_ROUNDS, Overlap, OverlapSession, expected_tokens
+from coordinator.overlap import FIRST_WAIT_S, LOOKAHEAD_ROUNDS, Overlap, OverlapSession
 from coordinator.request import Request
 from coordinator.schedule import Schedule
 from coordinator.session import Session
+from coordinator.waiting import expected_tokens
 from outrider.speculators.chain import Chain
 from outrider.wire.messages import Verdict
 

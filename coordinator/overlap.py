@@ -10,8 +10,6 @@ message rolls the draft back and restarts it from the target's own token, and wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from coordinator.ahead import Ahead
 from coordinator.costs import Acceptance, Costs
 from coordinator.instructions import Command, Send, WakeAt
@@ -20,6 +18,7 @@ from coordinator.replies import answers, may_ask_again
 from coordinator.request import Request
 from coordinator.schedule import RoundPlan, SpeculationSettings
 from coordinator.session import MODEL, Phase, Session
+from coordinator.waiting import best_wait
 from outrider.decoding.row_costs import Average
 from outrider.speculators.chain import Chain
 from outrider.types import ModelFacts, WorkerRole
@@ -43,30 +42,6 @@ PATIENCE = 1.5
 PUSH_FROM_S = 0.002
 #: Patience while nothing is known of the draft.
 FIRST_WAIT_S = 0.25
-
-
-def best_wait(costs: Costs, acceptance: float, foreseen: float, waits: Sequence[float], n_ready: int) -> int:
-    """For how many drafted tokens to wait where `n_ready` are there. waits[m]: seconds until there are m.
-
-    The average-reward rule: tokens that the round brings, less what its time is worth, and the value of a draft that is
-    ready for the round after it. acceptance: of a drafted token; foreseen: chance that there is a branch for a mismatch.
-    """
-    worth = costs.worth()
-    assert worth is not None
-    n_max = len(waits) - 1
-    verify = [costs.verify_s(m + 1, busy=True) or 0.0 for m in range(n_max + 1)]
-    tokens = [expected_tokens(acceptance, m) for m in range(n_max + 1)]
-    ready = [acceptance ** (m + 1) + (1 - acceptance ** (m + 1)) * foreseen for m in range(n_max + 1)]
-    gains = [tokens[m] - worth * verify[m] for m in range(n_max + 1)]
-    typical = max(range(n_max + 1), key=gains.__getitem__)
-    value_of_ready = max(gains[typical], 0.0) / max(1 - ready[typical], 0.05)
-    values = [gains[m] - worth * waits[m] + ready[m] * value_of_ready for m in range(n_max + 1)]
-    return max(range(n_ready, n_max + 1), key=values.__getitem__)
-
-
-def expected_tokens(acceptance: float, n: int) -> float:
-    """Tokens committed by a round that verifies `n`, each accepted with this probability if those before it were."""
-    return float(n + 1) if acceptance >= 1.0 else (1 - acceptance ** (n + 1)) / (1 - acceptance)
 
 
 class Overlap:

@@ -24,7 +24,7 @@ from outrider.engine.base import Engine
 from outrider.engine.numpy_llama import NumpyEngine
 from outrider.engine.options import EngineOptions
 from outrider.types import SamplingParams
-from target_worker.worker import TargetSlot, Verification
+from target_worker.slot import TargetSlot, Verification
 from tests.crowd import Crowd, caches_are_exact
 from tests.float_copy import write_float_copy
 from tests.harness import make_request

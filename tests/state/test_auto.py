@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.auto import Choice, Chooser, Outlook, predict
 from coordinator.costs import Calibration, Costs
-from coordinator.overlap import best_wait
+from coordinator.waiting import best_wait
 
 
 def test_calibration_learns_that_a_draft_is_too_sure() -> None:
