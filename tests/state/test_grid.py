@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -43,7 +44,7 @@ GRID: dict[str, Any] = {
     "n_predict": st.integers(1, 30),
     "stops": st.sampled_from([(), ("w2",), ("zz", "9", " w")]),
     "grammar": st.sampled_from(GRAMMARS),
-    "schedule": st.sampled_from([Lockstep, Overlap, Auto]),
+    "schedule": st.sampled_from([Lockstep, Overlap, partial(Overlap, 6), Auto, partial(Auto, True, 6)]),
     "cancel_at": st.none() | st.integers(1, 30),
 }
 
@@ -68,7 +69,9 @@ def check(
     script = f"seed=7,eos={eos}"
     expected = plain(scripted(script, n_ctx=n_ctx), request)
     target = scripted(f"{script},checkpoint={memory[0]:d}", n_batch=n_batch, n_ctx=n_ctx)
-    draft = scripted(f"{script},disagree={disagree},checkpoint={memory[1]:d}", n_batch=n_batch, n_ctx=n_ctx)
+    draft = scripted(
+        f"{script},disagree={disagree},checkpoint={memory[1]:d}", n_batch=n_batch, n_ctx=n_ctx, n_branches=6
+    )
     pair = Pair(target, draft)
     if cancel_at is not None:
         cancelled_run(pair, request, schedule(), cancel_at, expected.generated)
