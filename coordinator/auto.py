@@ -172,8 +172,8 @@ class Chooser:
             return Choice("lockstep", min(n_max, FIRST_DRAFT))
         if self._probe_is_due():
             return PROBE
-        best = max((self.best_of(mode, n_max, outlook) for mode in self._records), key=lambda found: found[1])
-        current = self.best_of(self.choice.mode, n_max, outlook)
+        of_modes = {mode: self.best_of(mode, n_max, outlook) for mode in self._records}
+        best, current = max(of_modes.values(), key=lambda found: found[1]), of_modes[self.choice.mode]
         return best[0] if best[1] > HYSTERESIS * current[1] else current[0]
 
     def best_of(self, mode: Mode, n_max: int, outlook: Outlook) -> tuple[Choice, float]:

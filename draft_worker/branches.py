@@ -13,12 +13,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from outrider.engine.base import BRANCH_ROWS
 from outrider.engine.cached import CachedSequence
 from outrider.speculators.model import Drafting
 from outrider.wire import messages
 
 #: Tokens beside the chain's that are looked at for one position.
 FANOUT = 2
+#: Tokens behind the one that differs, at most: engines keep no more rows for a branch.
+MAX_DEPTH = BRANCH_ROWS - 1
 #: A branch that the text takes less often than this is not opened.
 MIN_REACH = 0.01
 
@@ -94,7 +97,7 @@ def n_worthwhile(weights: Sequence[float], sure: Sequence[float], cost: Callable
     cost: seconds of a step by its rows. At least one row is evaluated.
     """
     n_sure, total = len(sure), sum(sure)
-    best, best_rate = 0, total / cost(n_sure) if n_sure else 0.0
+    best, best_rate = 0, total / cost(n_sure) if n_sure else -1.0
     for n, weight in enumerate(weights, start=1):
         total += weight
         rate = total / cost(n_sure + n)

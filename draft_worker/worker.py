@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from draft_worker.branches import Branch, Opening, n_worthwhile, openings
+from draft_worker.branches import MAX_DEPTH, Branch, Opening, n_worthwhile, openings
 from outrider.decoding.row_costs import RowCosts
 from outrider.decoding.sampling import Sampler
 from outrider.engine.base import Engine, Output, Span
@@ -81,7 +81,7 @@ class DraftSlot(Slot):
             (lambda row, best, start, drafted: self.sample(row, [*text, *drafted])) if self.sampler else self.greedy
         )
         assert self.request is not None
-        drafting = Drafting(self.request.n_max, 0, self.request.p_min, len(text), choose)
+        drafting = Drafting(min(self.request.n_max, MAX_DEPTH), 0, self.request.p_min, len(text), choose)
         branch = Branch(cache, chain.start, stem, opening.prob, opening.reach, drafting)
         self.branches.append(branch)
         return branch
@@ -265,7 +265,7 @@ class DraftWorker(SlotWorker[DraftSlot]):
         if not nodes:
             return chains, []
         nodes.sort(key=lambda node: -node[0])
-        del nodes[2 * max(self._costs.rows, default=0) + 1 - len(chains) :]  # to find out costs little
+        del nodes[max(2 * max(self._costs.rows, default=0) + 1 - len(chains), 0) :]  # to find out costs little
         sure = [slot.chain_weight for slot in chains]
         n = n_worthwhile([weight for weight, _, _ in nodes], sure, self._cost)
         return chains, list(self._opened(nodes[:n]))

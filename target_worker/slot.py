@@ -63,7 +63,7 @@ class TargetSlot(Slot):
         self.job: Verification | None = None
         #: What may be asked for next, by the position and the token that the verdict at hand may end with.
         self.pushed: dict[tuple[int, int], list[int]] = {}
-        self.answered: tuple[VerifyRequest | None, Verified | None] = None, None
+        self.answered: tuple[VerifyRequest, Verified] | None = None  # the last request, while nothing came after it
         self.held: Verification | None = None  # done ahead, for a request that is to come
         self.comeback = Comeback()
         self.last: Prefix | None = None  # the last request that named text
@@ -86,8 +86,10 @@ class TargetSlot(Slot):
 
     def continuation(self) -> VerifyRequest | None:
         """What will probably be asked for next, if it was pushed and the last request's credit has room for it."""
+        if self.answered is None:
+            return None
         last, outcome = self.answered
-        if last is None or outcome is None or outcome.end_of_text:
+        if outcome.end_of_text:
             return None
         end = last.committed_len + len(outcome.tokens)
         draft = self.pushed.get((end - 1, outcome.tokens[-1]))
@@ -97,10 +99,9 @@ class TargetSlot(Slot):
 
     def begin_ahead(self, request: VerifyRequest) -> None:
         """Work on it as if it had been asked for. Raises as `verification`."""
+        assert self.answered is not None
         last, outcome = self.answered
-        assert last is not None
-        assert outcome is not None
-        self.answered = None, None
+        self.answered = None
         self.history.extend(outcome.tokens)
         self.cache.commit(self.history.tokens, last.committed_len)
         self.cache.rewind()

@@ -124,6 +124,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
         request = slot.continuation() if slot.job is None else None
         if request is None:
             return
+        slot.comeback.came()
         try:
             slot.begin_ahead(request)
         except (EngineError, RequestError) as error:
@@ -131,7 +132,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
 
     def cancel_job(self, slot: TargetSlot) -> None:
         slot.job = None
-        slot.answered = None, None
+        slot.answered = None
 
     def missing(self, slot: TargetSlot) -> list[int]:
         return slot.cache.missing(slot.job.draft if slot.job else None)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from outrider.types import MemoryKind, ModelFacts, VocabFacts
 
 
+#: Rows that a branch may have for itself, on average, beside those that it shares with its origin.
+BRANCH_ROWS = 32
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """Tokens to evaluate in one sequence at positions `start, start+1, …`; `start` must be the sequence's length.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from outrider.engine.base import Engine, Output, Span, check_room
+from outrider.engine.base import BRANCH_ROWS, Engine, Output, Span, check_room
 from outrider.engine.gguf_header import Header, read_header
 from outrider.engine.llama_check import check_cache_types, check_metadata
 from outrider.engine.llama_cpp import LOG, Batch, Device, NativeContext, NativeModel, gpu_devices
@@ -23,8 +23,6 @@ from outrider.types import MAX_TOKENS, ModelFacts
 
 _INT32 = 2**31
 _PROBE_ROWS = 3
-#: Rows that a branch may have for itself, on average.
-MAX_BRANCH_ROWS = 32
 _NO_ROOM, _BAD_BATCH = 1, -1  # codes of llama_decode after which nothing was changed
 
 
@@ -214,7 +212,7 @@ def flash_attention(options: EngineOptions, available: Sequence[Device]) -> str:
 
 def make_context(path: Path, model: NativeModel, options: EngineOptions, n_ctx: int, n_mirrors: int) -> NativeContext:
     """A context for `n_seq` sequences of `n_ctx` positions each, and `n_branches` with a few rows of their own."""
-    n_cells = n_ctx * options.n_seq + MAX_BRANCH_ROWS * options.n_branches
+    n_cells = n_ctx * options.n_seq + BRANCH_ROWS * options.n_branches
     n_seq = (options.n_seq + options.n_branches) * n_mirrors
     if n_ctx > MAX_TOKENS or n_cells >= _INT32:
         raise ConfigError(f"n_ctx = {n_ctx} with n_seq = {options.n_seq} is more than can be counted; lower one")

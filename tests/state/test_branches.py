@@ -132,6 +132,7 @@ def test_rows_are_added_while_they_bring_more_than_they_cost() -> None:
     assert n_worthwhile([0.5, 0.4, 0.1], [1.0], lambda n: float(n)) == 0
     assert n_worthwhile([0.5, 0.4, 0.1], [1.0], lambda n: 1 + 0.3 * (n - 1)) == 2
     assert n_worthwhile([0.01], [], lambda n: float(n)) == 1
+    assert n_worthwhile([0.0], [], lambda n: float(n)) == 1  # a step that does nothing would be tried for ever
 
 
 def test_openings_are_the_other_likely_tokens() -> None:
