@@ -159,13 +159,15 @@ class OverlapSession(Session):
     def _push(self) -> list[Command]:
         """Tell the target what it will be asked for next, where a round trip takes long enough to notice."""
         trip = self.costs.target_trip.value
-        if trip is None or trip < PUSH_FROM_S or self.phase is not Phase.VERIFYING or self._waiting is None:
+        if trip is None or trip < PUSH_FROM_S or self.phase is not Phase.VERIFYING or "target" not in self._peers:
             return []
         news = []
         for branch in self._ahead.continuations(len(self._draft)):
-            key, n = (branch.start, branch.tokens[0]), Survival(self.costs, self._n).length(branch.probs[1:])
-            # One that is still to grow would have the target begin with too little.
-            if key not in self._pushed and (n >= self._n or n < len(branch.tokens) - 1):
+            key = branch.start, branch.tokens[0]
+            if key in self._pushed:
+                continue
+            n = Survival(self.costs, self._n).length(branch.probs[1:])
+            if n >= self._n or n < len(branch.tokens) - 1:  # one that is still to grow would begin with too little
                 self._pushed.add(key)
                 news.append(Branch(branch.start, branch.tokens[: 1 + n], branch.probs[: 1 + n]))
         return [Send("target", Push(*self._stamp("target"), news[:MAX_BRANCHES]))] if news else []

@@ -184,6 +184,26 @@ def test_the_target_gets_its_next_draft_without_waiting() -> None:
     assert len(sent[0].draft) == 2  # type: ignore[attr-defined]
 
 
+def test_a_draft_that_comes_while_the_target_is_away_is_kept_for_its_return() -> None:
+    """Also where drafts are pushed to it."""
+    pair = Pair(scripted("seed=3"), scripted("seed=3"))
+    schedule = Overlap()
+    schedule.costs.target_trip.add(1.0)
+    session = make_session(make_request(n_predict=50, n_max=2), schedule)
+    for incarnation, role in enumerate(pair.workers, start=1):
+        pair.connect(session, role, incarnation)
+    network = Network(pair, session, 1, 0.0)
+    network.do(session.start(0.0))
+    network.do(session.worker_lost("target", "gone", network.now))
+    network.links.pop(("to", "target"), None)
+    let_draft_ride(pair, network, session)
+    pair.workers["target"].reset()
+    network.do(pair.connect(session, "target", 7))
+    while network.finished is None:
+        network.step()
+    assert session.generated == plain(scripted("seed=3"), make_request(n_predict=50)).generated
+
+
 def test_ahead_keeps_what_was_confirmed() -> None:
     ahead = Ahead(10)
     assert ahead.add(10, [1, 2, 3], [0.9, 0.8, 0.7])[0] is None
