@@ -1,7 +1,7 @@
 """Tokens per second of the look-up speculators on a real target that copies a file with edits, beside llama.cpp's own.
 
     python bench/ngram_pair.py -m TARGET.gguf [-md DRAFT.gguf] [--types ngram-simple,…,ngram-simple+draft-simple]
-                               [-n 600] [--repeat 5] [--peer-binary llama-speculative-simple] [--json FILE] [--check]
+                               [-n 600] [--repeat 5] [--peer-binary llama-server] [--json FILE] [--check]
 
 The prompt (`prompts/rename.txt`) is a Python file of 113 lines that is to be returned with two names replaced. Plain
 decoding and each of the types run in turns; with `--peer-binary` (see `peer.py`) so do llama.cpp's plain decoding and its
@@ -24,7 +24,7 @@ from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.peer import peer_answer, speculation
+from bench.peer import add_peer_option, peer_answer, speculation
 from bench.runs import answer, best, interleaved, line, render_chat, summaries, verdict
 from outrider.config.schema import Schedule
 from outrider.speculators.types import LOOKUP_TYPES
@@ -77,13 +77,13 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=600)
     parser.add_argument("--n-max", type=int, default=3, help="of draft-simple, ours and llama.cpp's")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--peer-binary", type=Path)
+    add_peer_option(parser)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     types = options.types.split(",") if options.types else [*LOOKUP_TYPES, *(CHAINS if options.md else ())]
     if options.check and not options.peer_binary:
-        parser.error("--check compares with llama.cpp: give --peer-binary")
+        parser.error("--check compares with llama.cpp: give --peer-binary, or install xllamacpp")
     if not options.md and any("draft-simple" in name for name in types):
         parser.error("draft-simple needs -md")
     rows = summaries(interleaved(cases_of(options, types), options.repeat), "plain")

@@ -33,7 +33,7 @@ from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.peer import PLAIN, peer_answer
+from bench.peer import PLAIN, add_peer_option, peer_answer
 from bench.runs import CHAT_PROMPT, CODE_PROMPT, answer, best, interleaved, line, render_chat, speed, summaries, verdict
 from outrider.config.schema import Schedule
 from outrider.engine.gguf_file import open_gguf
@@ -155,12 +155,12 @@ def parsed_options() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--schedules", default=",".join(["plain", *get_args(Schedule)]))
     parser.add_argument("--prompts", default="code,chat,edit")
-    parser.add_argument("--peer-binary", type=Path)
+    add_peer_option(parser)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     if options.check and not options.peer_binary:
-        parser.error("--check compares with llama.cpp: give --peer-binary")
+        parser.error("--check compares with llama.cpp: give --peer-binary, or install xllamacpp")
     wanted = {"plain", "auto"} if options.check else {"plain"}
     if not wanted <= set(options.schedules.split(",")):
         parser.error(f"--schedules must name {' and '.join(sorted(wanted))}")

@@ -4,12 +4,15 @@
                          [-t 2] [--cpus LIST] [--json]
 
 The binary is built outside this repository, from the llama.cpp that the installed llama-cpp-python was built from, with
-the same CMake flags: target `llama-speculative-simple`, `-DLLAMA_BUILD_EXAMPLES=ON`. What keeps the comparison fair:
+the same CMake flags: target `llama-speculative-simple`, `-DLLAMA_BUILD_EXAMPLES=ON`. Where none is given but `xllamacpp` is
+installed, its server is asked (`wheel_server.py`). What keeps the comparison fair:
 
 - The prompt is the same text, chat template included, and is read by the same rules; both count its tokens.
 - Cache types, context, threads and attention are ours. (llama.cpp's own choice on a CPU, flash attention, computes the
   rows of a draft one by one, which takes longer.) It samples in the quickest greedy way that it has.
 - Its figure is tokens / time from the end of the prompt on, as ours is.
+- `llama-speculative-simple` ends with the first round that reaches `-n`, and counts all of its tokens; `llama-server`, as we,
+  drafts no more than is left. With long drafts (look-up types have up to 64 tokens) the server is the fair peer.
 - `llama-speculative-simple` refuses to run without a type, so plain decoding is the same loop with a look-up that finds
   nothing (n-grams of 1,024 tokens).
 """
@@ -29,6 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench import wheel_server
 from bench.peer_server import server_answer
 from bench.runs import CODE_PROMPT, render_chat, speed
 
@@ -48,7 +52,7 @@ def peer_answer(binary: Path, prompt: str, *flags: str, threads: int | None = No
     """
     count = str(threads or len(os.sched_getaffinity(0)))
     command = ["taskset", "-c", cpus] if cpus else []
-    command += [str(binary), "-t", count, "-tb", count, "-td", count, "-tbd", count, *ALIKE, *flags]
+    command += [*peer_command(binary), "-t", count, "-tb", count, "-td", count, "-tbd", count, *ALIKE, *flags]
     if "server" in binary.name:
         return server_answer([*command, "-np", "1"], prompt)
     command += ["--no-escape", "-p", prompt]
@@ -57,6 +61,14 @@ def peer_answer(binary: Path, prompt: str, *flags: str, threads: int | None = No
     if done.returncode or not _RATE.search(log):
         sys.exit(f"{shlex.join(command)}: exit code {done.returncode}\n{log[-2000:]}")
     return parsed(done.stdout.decode(errors="replace"), log, prompt)
+
+
+def add_peer_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--peer-binary", type=Path, default=wheel_server.found(), metavar="BINARY")
+
+
+def peer_command(binary: Path) -> list[str]:
+    return [sys.executable, str(binary)] if binary == wheel_server.PATH else [str(binary)]
 
 
 def parsed(out: str, log: str, prompt: str) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def _message_rounds(n_rounds: int) -> list[float]:
                     peers["draft"],
                     DraftRequest(*ids, 7, 99, [5], n_max=3, n_min=0, p_min=0.0, credit=0, n_branches=0),
                 )
-                _ask(router, peers["target"], VerifyRequest(*ids, 7, 99, [5], draft=[1, 2, 3], credit=0))
+                _ask(router, peers["target"], VerifyRequest(*ids, 7, 99, [5], draft=[1, 2, 3], credit=0, goes_on=False))
 
             times = _time(one_round, n_rounds)
             for peer in peers.values():

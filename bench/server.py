@@ -47,6 +47,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.forks import MAX_GAP
+from bench.peer import add_peer_option, peer_command
 from bench.runs import CHAT_PROMPT, CODE_PROMPT, fork, render_chat, verdict
 from outrider.engine.base import Engine, Span
 from outrider.engine.factory import create_engine
@@ -101,7 +102,7 @@ def cases(options: argparse.Namespace) -> dict[str, list[str]]:
     ours = [sys.executable, "-m", "coordinator.cli", "serve", "--engine", options.engine, *common, "-c", str(N_CTX)]
     found = {"ours, draft": [*ours, *draft, "--schedule", options.schedule], "ours, plain": ours}
     if options.peer_binary:
-        peer = [str(options.peer_binary), *common, "-tb", t, "-c", str(N_CTX * options.streams)]
+        peer = [*peer_command(options.peer_binary), *common, "-tb", t, "-c", str(N_CTX * options.streams)]
         peer += ["-fa", "off", "--cache-ram", "0", *shlex.split(options.peer_flags)]
         found["llama-server, draft"] = [*peer, *draft, "-tbd", t, "--spec-type", "draft-simple"]
         found["llama-server, plain"] = peer
@@ -249,7 +250,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", required=True)
     parser.add_argument("-md", required=True)
-    parser.add_argument("--peer-binary", type=Path, help="llama-server")
+    add_peer_option(parser)
     parser.add_argument("--peer-flags", default="", help="further ones of llama-server")
     parser.add_argument("--engine", default="llama")
     parser.add_argument("--schedule", default="auto")

@@ -281,6 +281,9 @@ class AutoSession(OverlapSession):
         token_s = max(together - alone, 0.0) / n + (costs.step_s() or 0.0)
         return max(asked, min(worth * token_s, HIGHEST_P_MIN))
 
+    def _goes_on(self) -> bool:
+        return super()._goes_on() or (self.n_generated > 0 and self._choice == OFF and not self._looks_up)
+
     def explain(self) -> dict[str, Any] | None:
         return self._chooser.explain(self.request.speculation.n_max, self._outlook)
 

@@ -153,8 +153,10 @@ class OverlapSession(Session):
         self._pushed = set()
         return [*super()._verify(), *self._push()]
 
-    def _verify_credit(self) -> int:
-        return len(self.history) + self._room() if not self.request.speculation.synth_rates else 0
+    def _goes_on(self) -> bool:
+        """Nor does a draft come from a worker that was waited for in vain before this round and has been silent since."""
+        silent = self._gave_up and self._give_up_at <= self._round_since
+        return super()._goes_on() or (silent and not self._looks_up)
 
     def _push(self) -> list[Command]:
         """Tell the target what it will be asked for next, where a round trip takes long enough to notice."""
@@ -180,10 +182,15 @@ class OverlapSession(Session):
 
     def _wrong_from(self, position: int, now: float) -> list[Command]:
         """The draft contradicts the text at this position. It may have been told so already."""
-        self._ahead.restart(len(self.history))
         if self._riding is not None and self._riding.committed_len > position:
+            self._ahead.restart(len(self.history))
             self._right_from, self._started_at = position + 1, self._asked_at.get(self._riding.committed_len, now)
             return []
+        return self._lost_touch(now)
+
+    def _lost_touch(self, now: float) -> list[Command]:
+        """What the draft takes for told is not what is here: let it tell all again."""
+        self._ahead.restart(len(self.history))
         self._restart_draft()
         return self._ride(now)
 
@@ -247,9 +254,11 @@ class OverlapSession(Session):
         if draft.n_evaluated and draft.tokens:
             self._learn_draft(draft, now)
         wrong_from, n_agreed = self._ahead.add(draft.start, draft.tokens[:n_known], draft.probs[:n_known])
-        self.acceptance.add(n_agreed, n_agreed + (wrong_from is not None and bool(self._ahead.late)))
+        behind_gap = wrong_from is not None and draft.start > wrong_from
+        contradicts = wrong_from is not None and not behind_gap
+        self.acceptance.add(n_agreed, n_agreed + (contradicts and bool(self._ahead.late)))
         if wrong_from is not None:
-            return self._wrong_from(wrong_from, now)
+            return self._lost_touch(now) if behind_gap else self._wrong_from(wrong_from, now)
         self._ahead.add_branches([branch for branch in draft.branches if max(branch.tokens) < n_vocab])
         assert self._riding is not None
         if (draft.final and draft.committed_len == self._riding.committed_len) or n_known < len(draft.tokens):
@@ -277,19 +286,20 @@ class OverlapSession(Session):
         return self._start_round(now)
 
     def _learn_verdict(self, verdict: Verdict, n_accepted: int, now: float) -> None:
-        costs = self.costs
+        costs, n_tested = self.costs, len(self._draft)
         if verdict.ahead:
+            n_tested = verdict.n_tested  # the rest was not looked at; else it was cut at what the grammar forbids
             self.n_begun_ahead += 1
         elif self.counts.rounds > 1:
             costs.target_trip.add(max(now - self._verify_at - verdict.decode_us / 1e6, 0.0))
-        if verdict.n_evaluated == len(self._draft) + 1:
+        if verdict.n_evaluated == n_tested + 1:
             costs.verified(verdict.n_evaluated, verdict.decode_us / 1e6, self._busy)
         if now > self._round_since > 0 and self.counts.rounds > 1:
             costs.speed.add(len(verdict.tokens), now - self._round_since)
         if self.chain.last_type(0) != MODEL:
             return
-        self.acceptance.add(n_accepted, len(self._draft))
-        for i, prob in enumerate(self._ahead.probs[: len(self._draft)]):
+        self.acceptance.add(n_accepted, n_tested)
+        for i, prob in enumerate(self._ahead.probs[:n_tested]):
             if i <= n_accepted:  # behind the first mismatch nothing was decided
                 costs.calibration.add(prob, i < n_accepted)
 

@@ -116,12 +116,17 @@ class Session:
     @property
     def speculates(self) -> bool:
         """Could the next round have a draft, as far as this session knows?"""
-        if any(member.speculator is not None for member in self.chain.members):
+        if self._looks_up:
             return True
         if not self.schedule.uses_draft(self.request.speculation):
             return False
         peer = self._peers.get("draft")
         return self._draft_off is None and peer is not None and len(self.history) <= peer.facts.n_ctx
+
+    @property
+    def _looks_up(self) -> bool:
+        """Is there a speculator without a model?"""
+        return any(member.speculator is not None for member in self.chain.members)
 
     @property
     def waits_for(self) -> WorkerRole | None:
@@ -362,14 +367,18 @@ class Session:
             self._waiting = None  # asked for as soon as a target is there
             return []
         begin = self._begin("target")
-        credit = self._verify_credit()
-        request = VerifyRequest(*self._stamp("target"), *self._prefix("target"), self._draft, credit)
+        ids = (*self._stamp("target"), *self._prefix("target"))
+        request = VerifyRequest(*ids, self._draft, self._verify_credit(), self._goes_on())
         self._waiting = request
         return [*begin, Send("target", request)]
 
     def _verify_credit(self) -> int:
-        """Position up to which the target may begin with pushed drafts; nothing is pushed in lockstep."""
-        return 0
+        """Position up to which the target may begin with what it was not yet asked for."""
+        return len(self.history) + self._room() if not self.request.speculation.synth_rates else 0
+
+    def _goes_on(self) -> bool:
+        """Will the next round have no draft, as far as can be said now? Then the target need not wait to be asked."""
+        return not self.speculates
 
     def _on_verdict(self, verdict: Verdict, now: float) -> list[Command]:
         if verdict.n_tested > len(self._draft):

@@ -183,6 +183,7 @@ class DraftWorker(SlotWorker[DraftSlot]):
         if taken is not None:
             taken.cache, slot.bound = slot.cache, taken.cache
             slot.cache.commit(text, taken.base)
+            slot.n_sent = 0  # it was told as a branch; whether that is still known is not known here
         self._drop_branches(slot, list(slot.branches))
         return (None, 0) if taken is None else (taken.drafting, len(text) - taken.drafting.start)
 

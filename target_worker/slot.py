@@ -29,7 +29,7 @@ class Verification:
     request: VerifyRequest
     draft: Sequence[int]  # of the request, up to the first token that cannot be accepted
     constraint: Constraint | None = None  # the grammar's state after the committed text
-    ahead: bool = False  # it was pushed, and is not asked for yet
+    ahead: bool = False  # it is not asked for yet
     n_evaluated: int = 0
     decode_us: int = 0
     #: Rows from the pending token on that came out of earlier batches, where one batch was too small for all; all of them
@@ -85,14 +85,14 @@ class TargetSlot(Slot):
         return Verification(request, draft[: state.valid_len(draft)], state)
 
     def continuation(self) -> VerifyRequest | None:
-        """What will probably be asked for next, if it was pushed and the last request's credit has room for it."""
+        """What will probably be asked for next, if that is known and the last request's credit has room for it."""
         if self.answered is None:
             return None
         last, outcome = self.answered
         if outcome.end_of_text:
             return None
         end = last.committed_len + len(outcome.tokens)
-        draft = self.pushed.get((end - 1, outcome.tokens[-1]))
+        draft = self.pushed.get((end - 1, outcome.tokens[-1]), [] if last.goes_on else None)
         if draft is None or end + len(draft) > last.credit:
             return None
         return msgspec.structs.replace(last, committed_len=end, draft=draft)

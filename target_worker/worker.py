@@ -225,6 +225,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
             job.rows += [row.copy() for row in rows]  # the view dies with the next decode
             if not self.n_missing(slot):
                 slot.job, slot.held = None, job
+                slot.comeback.answered()  # its request is on its way, or here and not yet taken in
             return []
         slot.job = None
         return self._finish(slot, job, rows)

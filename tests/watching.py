@@ -35,7 +35,7 @@ def draft_tokens(
 
 
 def verify_request(committed_len: int, draft: Sequence[int], *, round: int = 1, epoch: int = 0) -> VerifyRequest:
-    return VerifyRequest(1, 1, round, epoch, committed_len, 0, committed_len, [], list(draft), 0)
+    return VerifyRequest(1, 1, round, epoch, committed_len, 0, committed_len, [], list(draft), 0, False)
 
 
 def verdict(committed_len: int, tokens: Sequence[int], n_tested: int, ms: float, *, round: int = 1) -> Verdict:

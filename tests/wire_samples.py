@@ -87,7 +87,7 @@ SAMPLES: dict[str, m.Message] = {
             n_evaluated=3,
             decode_us=1234,
         ),
-        m.VerifyRequest(*_IDS, prefix_hash=99, keep_len=128, tail=[1], draft=[5, 6], credit=0),
+        m.VerifyRequest(*_IDS, prefix_hash=99, keep_len=128, tail=[1], draft=[5, 6], credit=0, goes_on=False),
         m.Push(*_IDS, branches=[m.Branch(130, [7, 8], [0.5, 0.75])]),
         m.Verdict(
             *_IDS,

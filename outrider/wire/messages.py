@@ -31,7 +31,7 @@ from outrider.types import (
     Tokens,
 )
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 #: A draft longer than this is a protocol error; `n_max` is bounded by it too.
 MAX_DRAFT = 512
@@ -195,7 +195,10 @@ class VerifyRequest(Prefix, frozen=True, tag=14):
     """coordinator → target worker. One batch: pending token and draft, all rows out. Reply: Verdict."""
 
     draft: Draft  # compared with what the target samples, never injected; may be none
-    credit: U32  # absolute position up to which pushed drafts may be verified before they are asked for; 0 in lockstep
+    credit: U32  # absolute position up to which the target may verify what was not yet asked for
+    goes_on: (
+        bool  # no draft is to follow: without a Push too the target may go on with its own next token, up to the credit
+    )
 
 
 class Push(SessionMessage, frozen=True, tag=26):
@@ -208,7 +211,7 @@ class Push(SessionMessage, frozen=True, tag=26):
 class Verdict(SessionMessage, frozen=True, tag=15):
     """target worker → coordinator. What the target sampled, row by row: as far as it equals the draft, and one more."""
 
-    ahead: bool  # it was begun from a Push, before the request came
+    ahead: bool  # it was begun before the request came
     n_tested: U16  # how many tokens of the draft were evaluated; the rest was cut at one that the grammar forbids
     accepted: U16  # how many tokens of the draft the target sampled too
     tokens: Annotated[list[Token], Meta(min_length=1, max_length=MAX_DRAFT + 1)]  # what was sampled: accepted + 1, or

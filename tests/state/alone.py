@@ -35,7 +35,7 @@ class Alone:
         return self.worker.handle(begin)
 
     def verify_request(self, text: Sequence[int], draft: Sequence[int] = ()) -> VerifyRequest:
-        return VerifyRequest(*self._prefix(text), list(draft), 0)
+        return VerifyRequest(*self._prefix(text), list(draft), 0, False)
 
     def verify(self, text: Sequence[int], draft: Sequence[int] = ()) -> Verdict:
         return self._ask(self.verify_request(text, draft), Verdict)

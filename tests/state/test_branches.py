@@ -87,13 +87,15 @@ def test_no_more_branches_than_asked_for(n_branches: int) -> None:
     assert [reply.final for reply in replies] == [False] * (len(replies) - 1) + [True]
 
 
-def test_a_branch_that_the_text_takes_is_the_chain_and_needs_no_rows_again() -> None:
+@pytest.mark.parametrize("epoch", [0, 1])  # the same: the coordinator does not know yet that its chain is wrong
+def test_a_branch_that_the_text_takes_is_the_chain_and_needs_no_rows_again(epoch: int) -> None:
     worker = new_worker()
     worker.handle(begin())
     chain, branches = told(run(worker, ride(PROMPT, len(PROMPT) + 6, 8)))
     branch = next(branch for branch in branches.values() if branch.start == len(PROMPT) + 1)
     text = [*PROMPT, chain[0], *branch.tokens[:2]]
-    replies = run(worker, ride(text, len(text) + 6, 8, epoch=1))
+    replies = run(worker, ride(text, len(text) + 6, 8, epoch))
+    assert replies[0].start == len(text)
     assert told(replies)[0] == greedy_text(text, 6)
     assert replies[0].tokens == branch.tokens[2:]  # told at once
     assert replies[0].n_evaluated == 0

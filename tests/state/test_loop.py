@@ -105,7 +105,7 @@ class Sessions:
     def _verify(self, session: int) -> VerifyRequest:
         tokens = self._tokens[session]
         n = len(tokens)
-        return VerifyRequest(1, session, n, 0, n, extend(EMPTY, tokens), max(n - 1, 0), tokens[-1:], [], 0)
+        return VerifyRequest(1, session, n, 0, n, extend(EMPTY, tokens), max(n - 1, 0), tokens[-1:], [], 0, False)
 
     def receive(self, timeout_s: float | None = 0.0) -> list[Message]:
         if not self._due:

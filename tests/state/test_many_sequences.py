@@ -95,7 +95,7 @@ class Workers(RuleBasedStateMachine):
         talk.draft = right + draft
         prefix = talk.alone._prefix(talk.text)
         if talk.kind == "target":
-            talk.waiting = VerifyRequest(*prefix, talk.draft, 0)
+            talk.waiting = VerifyRequest(*prefix, talk.draft, 0, False)
         else:
             talk.waiting = DraftRequest(*prefix, n_max, 0, 0.0, 0, 0)
         self.take(self.workers[talk.kind].handle(talk.waiting))

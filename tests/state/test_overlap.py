@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from coordinator.ahead import Ahead
 from coordinator.auto import Auto, make_session
+from coordinator.costs import Acceptance
 from coordinator.instructions import Emit, Finished, Send, WakeAt
-from coordinator.overlap import Overlap
+from coordinator.overlap import Overlap, OverlapSession
 from coordinator.schedule import Lockstep, Schedule
 from coordinator.session import Session
 from outrider.types import SamplingParams
-from outrider.wire.messages import Branch, Message, Verdict
+from outrider.wire.messages import Branch, DraftRequest, DraftTokens, Message, Verdict
 from tests.harness import GREEDY, Pair, make_request, plain, scripted
 from tests.state.test_lossless import samplings
 
@@ -202,6 +203,23 @@ def test_a_draft_that_comes_while_the_target_is_away_is_kept_for_its_return() ->
     while network.finished is None:
         network.step()
     assert session.generated == plain(scripted("seed=3"), make_request(n_predict=50)).generated
+
+
+def test_a_draft_that_skips_what_was_not_told_tells_all_again() -> None:
+    session = OverlapSession(make_request(), Overlap(), None)
+    for role in ("target", "draft"):
+        session.worker_ready(role, 1, scripted().facts)  # type: ignore[arg-type]
+    (asked,) = _of_kind(session.start(0.0), DraftRequest)
+    stamp = (1, 1, asked.round, asked.epoch, asked.committed_len)
+    lost = DraftTokens(*stamp, asked.committed_len + 1, [5], [1.0], [0.0], [], False, 0, 1, 10)
+    (again,) = _of_kind(session.handle(lost, 1.0), DraftRequest)
+    assert (again.epoch, again.committed_len) == (asked.epoch + 1, asked.committed_len)
+    assert session.acceptance.value == Acceptance().value  # it was not wrong
+
+
+def _of_kind(commands: Sequence[Any], kind: type[Any]) -> list[Any]:
+    messages = [command.message for command in commands if isinstance(command, Send)]
+    return [message for message in messages if isinstance(message, kind)]
 
 
 def test_ahead_keeps_what_was_confirmed() -> None:

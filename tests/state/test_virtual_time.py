@@ -51,6 +51,9 @@ def test_a_link_that_makes_lockstep_slower_than_plain_decoding_does_not_slow_the
     assert of(cell, "lockstep") < 1.0
     assert of(cell, "overlap") > 1.2
     assert of(cell, "auto") > 1.2
+    assert of(cell, "branches") > 1.1 * of(
+        cell, "overlap"
+    )  # what the draft has prepared, it knows before we can tell it
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def prefix(tokens: list[int], keep_len: int = 0) -> tuple[Any, ...]:
 
 
 def verify(tokens: list[int], keep_len: int = 0, draft: list[int] | None = None) -> VerifyRequest:
-    return VerifyRequest(*prefix(tokens, keep_len), draft or [], 0)
+    return VerifyRequest(*prefix(tokens, keep_len), draft or [], 0, False)
 
 
 def only_failure(replies: list[Message]) -> Failure:
@@ -68,10 +68,13 @@ def target() -> TargetWorker:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (VerifyRequest(1, 99, 1, 0, 3, 0, 0, TOKENS, [], 0), "unknown_session"),
+        (VerifyRequest(1, 99, 1, 0, 3, 0, 0, TOKENS, [], 0, False), "unknown_session"),
         (verify(TOKENS, keep_len=2), "missing_prefix"),  # it knows nothing yet
-        (VerifyRequest(*STAMP, 3, 12345, 0, TOKENS, [], 0), "missing_prefix"),  # another text
-        (VerifyRequest(*STAMP, 9, extend(EMPTY, TOKENS), 0, TOKENS, [], 0), "missing_prefix"),  # lengths disagree
+        (VerifyRequest(*STAMP, 3, 12345, 0, TOKENS, [], 0, False), "missing_prefix"),  # another text
+        (
+            VerifyRequest(*STAMP, 9, extend(EMPTY, TOKENS), 0, TOKENS, [], 0, False),
+            "missing_prefix",
+        ),  # lengths disagree
         (verify([10, 300]), "bad_request"),  # an id beyond the vocabulary
         (verify(TOKENS, draft=[300]), "bad_request"),
         (verify([1] * 70), "context_full"),

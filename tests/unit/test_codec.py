@@ -211,7 +211,7 @@ def test_floats_are_finite(name: str, value: float) -> None:
         (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], 0, 0, 0.5, 0, 0), "n_max"),
         (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], m.MAX_DRAFT + 1, 0, 0.5, 0, 0), "n_max"),
         (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], 3, 0, 1.5, 0, 0), "p_min"),
-        (m.VerifyRequest(1, 2, 3, 4, 5, 6, 7, [1], [1] * (m.MAX_DRAFT + 1), 0), "draft"),
+        (m.VerifyRequest(1, 2, 3, 4, 5, 6, 7, [1], [1] * (m.MAX_DRAFT + 1), 0, False), "draft"),
         (m.Accept(1, 2, 3, 4, 5, 2**16, True), "n_accepted"),
         (m.Failure(1, 2, 3, 4, 5, 0, "engine", "x" * 4097), "reason"),
         (m.Failure(1, 2, 3, 4, 5, 0, "other", "x"), "code"),  # type: ignore[arg-type]
@@ -225,7 +225,7 @@ def test_values_out_of_bounds_are_refused_on_both_sides(message: m.Message, fiel
 
 @pytest.mark.parametrize("n_draft", [0, 1, m.MAX_DRAFT])
 def test_drafts_of_every_allowed_length_travel(n_draft: int) -> None:
-    message = m.VerifyRequest(1, 2, 3, 4, 5, 6, 7, [1], [1] * n_draft, 0)
+    message = m.VerifyRequest(1, 2, 3, 4, 5, 6, 7, [1], [1] * n_draft, 0, False)
     assert decode(encode(message)) == message
 
 
