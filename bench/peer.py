@@ -11,8 +11,8 @@ installed, its server is asked (`wheel_server.py`). What keeps the comparison fa
 - Cache types, context, threads and attention are ours. (llama.cpp's own choice on a CPU, flash attention, computes the
   rows of a draft one by one, which takes longer.) It samples in the quickest greedy way that it has.
 - Its figure is tokens / time from the end of the prompt on, as ours is.
-- `llama-speculative-simple` ends with the first round that reaches `-n`, and counts all of its tokens; `llama-server`, as we,
-  drafts no more than is left. With long drafts (look-up types have up to 64 tokens) the server is the fair peer.
+- `llama-speculative-simple` ends with the first round that reaches `-n`, and counts all of its tokens; `llama-server`,
+  as we, drafts no more than is left. With long drafts (look-up types have up to 64 tokens) the server is the fair peer.
 - `llama-speculative-simple` refuses to run without a type, so plain decoding is the same loop with a look-up that finds
   nothing (n-grams of 1,024 tokens).
 """

@@ -237,6 +237,8 @@ def _verdict(request: VerifyRequest) -> Verdict:
         n_reused=99,
         n_evaluated=4,
         decode_us=60_000,
+        n_sessions=1,
+        n_rows=4,
         logprobs=[],
     )
 

@@ -1,4 +1,4 @@
-"""llama.cpp's server out of a prebuilt wheel (`xllamacpp`, extra `bench`), with the flags of `llama-server` that benchmarks use.
+"""llama.cpp's server out of a prebuilt wheel (`xllamacpp`, extra `bench`), with those flags of it that benchmarks use.
 
     python bench/wheel_server.py -m TARGET.gguf [-md DRAFT.gguf] [--spec-type LIST] … --host 127.0.0.1 --port N
 

@@ -59,6 +59,11 @@ class Admission:
         elif ticket.session is not None:
             self._service.cancel(ticket.session)
 
+    def refuse(self, error: OutriderError) -> None:
+        """None of those that wait will run."""
+        while self.waiting:
+            self.waiting.popleft().on_error(error)
+
     def pump(self) -> None:
         """Start what can be started. To be called whenever a sequence or the target may have become free."""
         while self.waiting and len(self.running) < self._n_sequences():

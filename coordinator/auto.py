@@ -19,7 +19,7 @@ from coordinator.schedule import Schedule
 from coordinator.session import Session
 from coordinator.waiting import expected_tokens
 from outrider.speculators.chain import Chain
-from outrider.wire.messages import Verdict
+from outrider.wire.messages import Verdict, VerifyRequest
 
 Mode = Literal["off", "lockstep", "overlap"]
 
@@ -56,6 +56,8 @@ class Choice:
 
 
 OFF = Choice("off", 0)
+#: There is no draft to choose about.
+NO_CHOICE = Choice("off", 0)
 #: Two tokens are drafted while the target goes on: the first brings the draft up to the text, the second tells what a step
 #: costs, and both whether they are right.
 PROBE = Choice("overlap", 2)
@@ -235,7 +237,8 @@ class AutoSession(OverlapSession):
         self._chooser = schedule.chooser
         self._schedule_branches, self._apart = schedule.n_branches, schedule.apart
         self._lead = LOOKAHEAD_ROUNDS * (request.speculation.n_max + 1)
-        self._choice = OFF
+        self._choice = NO_CHOICE
+        self._went_on = False  # the target was told not to wait for the next request: it has no draft
 
     def _start_round(self, now: float) -> list[Command]:
         n_max = self.request.speculation.n_max
@@ -243,14 +246,18 @@ class AutoSession(OverlapSession):
             # The draft reads the prompt while the target does; on processors of its own it may go on meanwhile.
             self._reach, self._n_branches = self._lead if self._apart else n_max, 0
         else:
-            usable = "draft" in self._peers and self._draft_obstacle() is None
-            budget = min(n_max, self._draft_budget()) if usable else 0
-            self._choice = self._chooser.next(budget, self._outlook)
+            budget = min(n_max, self._draft_budget()) if self._can_draft() else 0
+            # Who drafts nothing says nothing of what drafting is worth.
+            self._choice = self._chooser.next(budget, self._outlook) if budget else NO_CHOICE
             ahead = self._choice.mode == "overlap" and self._choice is not PROBE
             # Each round takes what is there and worth its rows; the choice is about what is drafted now.
             self._reach = self._lead if ahead else self._choice.n
             self._n_branches = self._schedule_branches if ahead else 0
         return super()._start_round(now)
+
+    def _can_draft(self) -> bool:
+        wanted = self.schedule.uses_draft(self.request.speculation)
+        return wanted and "draft" in self._peers and self._draft_obstacle() is None
 
     @property
     def _outlook(self) -> Outlook:
@@ -260,7 +267,7 @@ class AutoSession(OverlapSession):
         )
 
     def _patience(self, now: float) -> tuple[int, float]:
-        if self._choice is PROBE:
+        if self._choice is PROBE or self._choice.mode == "off" or self._went_on:
             return 0, 0.0
         if self._choice.mode != "lockstep":
             return super()._patience(now)
@@ -282,13 +289,20 @@ class AutoSession(OverlapSession):
         return max(asked, min(worth * token_s, HIGHEST_P_MIN))
 
     def _goes_on(self) -> bool:
-        return super()._goes_on() or (self.n_generated > 0 and self._choice == OFF and not self._looks_up)
+        nothing_left = self._riding is None and len(self._ahead.tokens) <= len(self._draft)
+        undrafted = self.n_generated > 0 and self._choice.mode == "off" and nothing_left and not self._looks_up
+        return super()._goes_on() or undrafted
+
+    def _verify(self) -> list[Command]:
+        commands = super()._verify()
+        self._went_on = isinstance(self._waiting, VerifyRequest) and self._waiting.goes_on
+        return commands
 
     def explain(self) -> dict[str, Any] | None:
         return self._chooser.explain(self.request.speculation.n_max, self._outlook)
 
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
-        if self.counts.rounds > 1:
+        if self._is_typical and self._choice is not NO_CHOICE:
             self._chooser.brought(self._choice, len(verdict.tokens), now - self._round_since)
         return super()._go_on(verdict, n_accepted, now)
 

@@ -13,7 +13,7 @@ from coordinator.service import Service
 from coordinator.workers import Connection
 from outrider.config import Config
 from outrider.config.request import apply_request
-from outrider.errors import OutriderError, RequestError
+from outrider.errors import OutriderError, ProtocolError, RequestError
 from outrider.types import ChatMessage
 from outrider.wire.messages import Cancel, Chunk, Done, Failure, FailureCode, Generate, Message
 
@@ -111,7 +111,10 @@ class Clients:
 
     def _done(self, job: Job, answer: dict[str, Any]) -> None:
         self._forget(job)
-        self._service.send(job.client, Done(job.client.incarnation, job.number, to_json(answer)))
+        try:
+            self._service.send(job.client, Done(job.client.incarnation, job.number, to_json(answer)))
+        except ProtocolError as error:
+            self._fail(job.client, job.number, RequestError(f"the answer does not fit a message: {error}"))
 
     def _failed(self, job: Job, error: OutriderError) -> None:
         self._forget(job)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from outrider.decoding.row_costs import Average, RowCosts
+from outrider.decoding.row_costs import MAX_PADDING, Average, RowCosts
 from outrider.types import RowTime, WorkerRole
 
 #: How much old outcomes count when a new one comes.
@@ -19,6 +19,8 @@ N_BINS = 10
 PRIOR = 4.0
 #: The same for outcomes of one text.
 FADE = 0.98
+#: Weight of a value above the lowest.
+RISE = 0.02
 #: Acceptance of a drafted token before anything was seen.
 PRIOR_ACCEPTANCE = 0.8
 
@@ -87,6 +89,19 @@ class Speed:
         return self._tokens / self._seconds if self._seconds > 0 else None
 
 
+class Lowest:
+    """What something takes at least: what it takes more, it waits for others. Rises slowly, so it follows a change."""
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+
+    def add(self, value: float) -> None:
+        if self.value is None or value < self.value:
+            self.value = value
+        else:
+            self.value += RISE * (value - self.value)
+
+
 class Costs:
     """What is known of one pair of workers. Each works alone, or beside the other (busy), which may slow both down.
 
@@ -95,17 +110,20 @@ class Costs:
 
     def __init__(self, expected_slowdown: float = 1.0) -> None:
         self._verify = {False: RowCosts(), True: RowCosts()}  # by busy
+        self._n_sessions = Average()  # that share a decode
         self._step = {False: Average(), True: Average()}
         self._expected_slowdown = expected_slowdown
         #: How much longer verifications take beside a draft at work; None until both were measured, with as many rows.
         self.slowdown: float | None = None
         self.round_trip = Average()  # of a draft request, beside the drafting
-        self.target_trip = Average()  # of a verification, beside the decode
+        self.target_trip = Lowest()  # of a verification, beside the decode
         self.speed = Speed()
         self.calibration = Calibration()
 
-    def verified(self, n_rows: int, decode_s: float, busy: bool = False) -> None:
+    def verified(self, n_rows: int, decode_s: float, busy: bool = False, n_sessions: int = 1) -> None:
+        """A decode of `n_rows`, of so many sessions together."""
         self._verify[busy].add(n_rows, decode_s)
+        self._n_sessions.add(n_sessions)
         self.slowdown = self._slowdown()
 
     def drafted(self, step_s: float, busy: bool = False) -> None:
@@ -113,9 +131,9 @@ class Costs:
         self._step[busy].add(step_s)
 
     def verify_s(self, n_rows: int, busy: bool = False) -> float | None:
-        """Of a decode of `n_rows` on the target; None if nothing was measured.
-
-        From what was measured this way, or the other way where that reaches further."""
+        """Of a decode on the target in which a session has `n_rows`, and others that share it as many each; None if nothing
+        was measured. From what was measured this way, or the other way where that reaches further."""
+        n_rows = round(n_rows * (self._n_sessions.value or 1.0))
         own, other = self._verify[busy], self._verify[not busy]
         far = not own.rows or (n_rows > own.rows[-1] and other.rows and other.rows[-1] > own.rows[-1])
         return self._other_way(other.seconds(n_rows), busy) if far else own.seconds(n_rows)
@@ -145,7 +163,8 @@ class Costs:
         """What a worker measured when it started: believed until more is known."""
         for time in times:
             if role == "target" and time.n_rows not in self._verify[False].rows:
-                self.verified(time.n_rows, time.us / 1e6)
+                # The target makes a decode larger where that makes it shorter.
+                self.verified(time.n_rows, min(t.us for t in times if 0 <= t.n_rows - time.n_rows <= MAX_PADDING) / 1e6)
             if role == "draft" and time.n_rows == 1 and self.step_s() is None:
                 self.drafted(time.us / 1e6)
 

@@ -173,8 +173,12 @@ class Launcher:
             self.workers[name].process.kill()
 
     def stop_all(self, timeout_s: float) -> None:
-        """Wait for workers that were told to end; then SIGTERM, then SIGKILL. Nothing is left afterwards."""
+        """Wait for workers that were told to end; then SIGTERM, then SIGKILL. One that has not yet served has nothing to end
+        in order, and inside a model's loading it would not listen. Nothing is left afterwards."""
         self._due.clear()
+        for worker in self.workers.values():
+            if not worker.was_ready:
+                worker.process.kill()
         for ask in (lambda _: None, subprocess.Popen.terminate, subprocess.Popen.kill):
             for worker in self.workers.values():
                 if worker.process.poll() is None:

@@ -75,6 +75,7 @@ class OverlapSession(Session):
         self._right_from = 0  # what was drafted behind a shorter text is wrong
         self._halted = False  # it stopped by itself (p_min); asked again it would stop there again
         self._round_since = 0.0
+        self._asked_again = False  # the target, in this round
         self._now = 0.0
         self._verify_at = 0.0  # when the target was asked
         self.n_begun_ahead = 0  # verifications that the target began by a push
@@ -113,6 +114,7 @@ class OverlapSession(Session):
             return self._finish("length", now)
         self.round += 1
         self._round_since = self._now = now
+        self._asked_again = False
         self._draft = self._look_up()
         ride = self._ride(now)
         # The first token never waits for the draft; and a verification goes out before the draft's next credit.
@@ -258,13 +260,18 @@ class OverlapSession(Session):
         contradicts = wrong_from is not None and not behind_gap
         self.acceptance.add(n_agreed, n_agreed + (contradicts and bool(self._ahead.late)))
         if wrong_from is not None:
-            return self._lost_touch(now) if behind_gap else self._wrong_from(wrong_from, now)
+            return self._or_verify(self._lost_touch(now) if behind_gap else self._wrong_from(wrong_from, now), now)
         self._ahead.add_branches([branch for branch in draft.branches if max(branch.tokens) < n_vocab])
         assert self._riding is not None
         if (draft.final and draft.committed_len == self._riding.committed_len) or n_known < len(draft.tokens):
             self._halted = self._ahead.end < self._riding.credit
             self._riding = None
         return self._verify_or_wait(now) if self.phase is Phase.DRAFTING else self._push()
+
+    def _or_verify(self, commands: list[Command], now: float) -> list[Command]:
+        """These, and where the target waits for a draft that is not made any more, its verification."""
+        nobody_drafts = self.phase is Phase.DRAFTING and self._riding is None
+        return commands + self._verify_or_wait(now) if nobody_drafts else commands
 
     def _learn_draft(self, draft: DraftTokens, now: float) -> None:
         decode_s = draft.decode_us / 1e6
@@ -285,16 +292,21 @@ class OverlapSession(Session):
         self.phase = Phase.VERIFYING
         return self._start_round(now)
 
+    @property
+    def _is_typical(self) -> bool:
+        """Does the time of this round tell of others? Not if a prompt was read, or the target was asked again."""
+        return self.counts.rounds > 1 and not self._asked_again
+
     def _learn_verdict(self, verdict: Verdict, n_accepted: int, now: float) -> None:
         costs, n_tested = self.costs, len(self._draft)
         if verdict.ahead:
             n_tested = verdict.n_tested  # the rest was not looked at; else it was cut at what the grammar forbids
             self.n_begun_ahead += 1
-        elif self.counts.rounds > 1:
+        elif self._is_typical:
             costs.target_trip.add(max(now - self._verify_at - verdict.decode_us / 1e6, 0.0))
-        if verdict.n_evaluated == n_tested + 1:
-            costs.verified(verdict.n_evaluated, verdict.decode_us / 1e6, self._busy)
-        if now > self._round_since > 0 and self.counts.rounds > 1:
+        if verdict.n_sessions and verdict.n_evaluated == n_tested + 1:
+            costs.verified(verdict.n_rows, verdict.decode_us / 1e6, self._busy, verdict.n_sessions)
+        if now > self._round_since > 0 and self._is_typical:
             costs.speed.add(len(verdict.tokens), now - self._round_since)
         if self.chain.last_type(0) != MODEL:
             return
@@ -305,28 +317,31 @@ class OverlapSession(Session):
 
     def worker_ready(self, role: WorkerRole, incarnation: int, facts: ModelFacts) -> list[Command]:
         self.costs.expect(role, facts.row_times)
+        self._asked_again |= role == "target" and self.phase is Phase.VERIFYING
         return super().worker_ready(role, incarnation, facts)
 
     # --- what goes wrong -----------------------------------------------------------------------------------------
 
-    def worker_lost(self, role: WorkerRole, reason: str, now: float) -> list[Command]:
+    def worker_lost(self, role: WorkerRole, reason: str, now: float, *, same_process: bool = False) -> list[Command]:
         if role == "draft":
             self._restart_draft()
             self._ahead.restart(len(self.history))
-        return super().worker_lost(role, reason, now)
+        return super().worker_lost(role, reason, now, same_process=same_process)
 
     def resend(self, role: WorkerRole) -> list[Command]:
         if role == "target":
+            self._asked_again = True
             return super().resend(role)
         self.counts.n_resent += 1
         self._restart_draft()
         if "draft" in self._peers:
             self._peers["draft"].known_len = 0
-        return self._ride(self._round_since)
+        return self._or_verify(self._ride(self._round_since), self._now)
 
     def _on_failure(self, failure: Failure, now: float) -> list[Command]:
         riding = self._riding
         if riding is None or failure.incarnation != riding.incarnation:
+            self._asked_again = True
             return super()._on_failure(failure, now)
         return self._on_draft_failure(failure, now)
 

@@ -20,6 +20,10 @@ class Questions:
         self._open: dict[int, tuple[OnResult, OnError]] = {}
         self._numbers = itertools.count(1)
 
+    @property
+    def n_open(self) -> int:
+        return len(self._open)
+
     def ask(self, on_result: OnResult, on_error: OnError) -> int:
         """The number that the question must carry."""
         number = next(self._numbers)
@@ -36,6 +40,11 @@ class Questions:
         if failure.request in self._open:
             _, on_error = self._open.pop(failure.request)
             on_error(RequestError(failure.reason))
+
+    def withdrawn(self, number: int, error: OutriderError) -> None:
+        """It could not be asked."""
+        _, on_error = self._open.pop(number)
+        on_error(error)
 
     def lost(self, error: OutriderError) -> None:
         """The target is gone, and with it all answers."""

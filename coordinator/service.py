@@ -25,11 +25,15 @@ from coordinator.observer import Observer
 from coordinator.questions import OnError, OnResult, Questions
 from coordinator.request import Request
 from coordinator.schedule import Schedule
+from coordinator.session import Session
 from coordinator.vocab_check import VocabCheck
 from coordinator.workers import Connection, Connections, refusal
 from outrider.errors import (
+    BusyError,
     OutriderError,
+    PeerUnknownError,
     PromptTooLongError,
+    ProtocolError,
     RequestError,
     SendError,
     VocabMismatchError,
@@ -40,6 +44,7 @@ from outrider.types import ChatMessage, WorkerRole
 from outrider.wire.base import Router
 from outrider.wire.messages import (
     Failure,
+    FailureCode,
     Heartbeat,
     Hello,
     Message,
@@ -57,6 +62,8 @@ log = logging.getLogger("outrider.coordinator")
 
 #: Messages handled before the clock is looked at again.
 MAX_PER_TURN = 256
+#: Texts that may wait to be read at a time: fewer than a worker takes in while it computes.
+MAX_QUESTIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +152,14 @@ class Service:
         if target is None:
             on_error(WorkerLostError("target worker: not connected, text cannot be read"))
             return
-        self.send(target, make(target.incarnation, self.questions.ask(on_result, on_error)))
+        if self.questions.n_open >= MAX_QUESTIONS:
+            on_error(BusyError(f"{MAX_QUESTIONS} texts are waiting to be read already; try again later"))
+            return
+        number = self.questions.ask(on_result, on_error)
+        try:
+            self.transport.send(target.peer, make(target.incarnation, number))
+        except (SendError, ProtocolError) as error:
+            self.questions.withdrawn(number, _unsent(error))
 
     def submit(
         self,
@@ -174,10 +188,18 @@ class Service:
         self._run(live, session.start(self.clock()))
         return number
 
-    def cancel(self, number: int, reason: Any = "cancelled", error: str | None = None) -> None:
+    def cancel(self, number: int) -> None:
+        """Nobody wants it any more."""
+        self._end(number, lambda session, now: session.cancel(now))
+
+    def fail(self, number: int, error: str, code: FailureCode | None = None) -> None:
+        """It cannot be finished."""
+        self._end(number, lambda session, now: session.fail(now, error, code))
+
+    def _end(self, number: int, end: Callable[[Session, float], Sequence[object]]) -> None:
         live = self.live.get(number)
         if live is not None:
-            self._run(live, live.session.cancel(self.clock(), reason, error))
+            self._run(live, end(live.session, self.clock()))
 
     def turn(self, timeout_s: float, fds: Sequence[int] = ()) -> set[int]:
         """Wait for the next event, at most `timeout_s`, and handle all that is ready.
@@ -201,10 +223,9 @@ class Service:
     def shutdown(self, reason: str, grace_s: float) -> None:
         """Tell all workers to end and wait for ours; nothing of ours is left running."""
         for number in list(self.live):
-            self.cancel(number, "error", reason)
+            self.fail(number, reason, "worker_lost")
         for connection in self.connections:
-            if connection.role != "client":
-                self.send(connection, Shutdown(connection.incarnation, reason))
+            self.send(connection, Shutdown(connection.incarnation, reason))
         self.children.stop(grace_s)
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -256,14 +277,27 @@ class Service:
                 self.n_dropped += 1
 
     def _on_hello(self, peer: bytes, hello: Hello, now: float) -> None:
+        namesake = self.connections.namesake(peer, hello)
+        if namesake is not None and not self._is_reachable(namesake):
+            # Restarted from outside: its socket is gone, although it is not silent for long enough yet.
+            self._forget(namesake, "its connection is gone, and another process has come in its place", comes_back=True)
         answer, before = self.connections.hello(peer, hello, now)
         if before is not None:
-            self._forget(before, "it greeted again", comes_back=True)
+            self._forget(before, "it greeted again", comes_back=True, same_process=True)
         if isinstance(answer, Failure):
             log.warning("refused: %s", answer.reason)
         else:
             log.info("%s %r connected (process %d)", hello.role, hello.name, hello.pid)
         self._reply(peer, answer)
+
+    def _is_reachable(self, connection: Connection) -> bool:
+        try:
+            self.transport.send(connection.peer, Heartbeat(connection.incarnation, 0, 0))
+        except PeerUnknownError:
+            return False
+        except SendError:
+            pass  # it is there, and does not read
+        return True
 
     def _check_vocab(self) -> None:
         """Let workers in whose vocabulary was found compatible; ask for what is still needed to tell."""
@@ -314,8 +348,8 @@ class Service:
             match command:
                 case Send(role, message):
                     connection = self.connections.of_role(role)
-                    if connection is not None:
-                        self._send_of_session(live, connection, message)
+                    if connection is not None and not self._send_of_session(live, connection, message):
+                        return
                 case WakeAt(time):
                     live.wake_at = time
                 case Emit():
@@ -324,10 +358,16 @@ class Service:
                     self.live.pop(live.number, None)
                     live.finish(self.clock())
 
-    def _send_of_session(self, live: Live, connection: Connection, message: SessionMessage) -> None:
+    def _send_of_session(self, live: Live, connection: Connection, message: SessionMessage) -> bool:
+        """False: the message is not valid, which ends this session and no other."""
         now, n_bytes = self.clock(), self.transport.traffic["out"]
-        self.send(connection, message)
+        try:
+            self.send(connection, message)
+        except ProtocolError as error:
+            self.fail(live.number, f"the request does not fit a message: {error}", "bad_request")
+            return False
         live.saw(now, "to", connection.worker_role, message, self.transport.traffic["out"] - n_bytes)
+        return True
 
     def send(self, connection: Connection, message: Message) -> None:
         """A peer that takes no more is treated as silent: `lost_after_s` decides."""
@@ -374,8 +414,10 @@ class Service:
         elif end.outcome == "fatal":
             self.fatal = end.error
 
-    def _forget(self, connection: Connection, why: str, *, comes_back: bool = False) -> None:
-        """This connection is over. `comes_back`: the same process has greeted again, and is ready in a moment."""
+    def _forget(
+        self, connection: Connection, why: str, *, comes_back: bool = False, same_process: bool = False
+    ) -> None:
+        """This connection is over. `comes_back`: a process of its name has greeted, and is ready soon."""
         self.connections.drop(connection)
         if connection.role == "client":
             if self.clients is not None:
@@ -385,9 +427,17 @@ class Service:
         if connection.role == "target":
             self.questions.lost(WorkerLostError(f"target worker {connection.name!r} lost: {why}"))
         for live in list(self.live.values()):
-            self._run(live, live.session.worker_lost(connection.worker_role, why, self.clock()))
+            role, now = connection.worker_role, self.clock()
+            self._run(live, live.session.worker_lost(role, why, now, same_process=same_process))
             if connection.role == "target" and not (self.keep_target or comes_back):
-                self.cancel(live.number, "error", f"target worker {connection.name!r} lost: {why}")
+                self.fail(live.number, f"target worker {connection.name!r} lost: {why}", "worker_lost")
+
+
+def _unsent(error: OutriderError) -> OutriderError:
+    """What the one who asked is told: the message was not valid, or the target takes none."""
+    if isinstance(error, ProtocolError):
+        return RequestError(str(error))
+    return WorkerLostError(f"target worker: it takes no message now ({error})")
 
 
 def check_prompt(prompt: Sequence[int], n_vocab: int, n_ctx: int) -> None:

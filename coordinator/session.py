@@ -47,6 +47,8 @@ from outrider.wire.messages import (
 )
 
 MODEL = "draft-simple"
+#: A request may cost so many targets without getting any further.
+MAX_TARGETS_LOST = 1
 
 
 class Phase(Enum):
@@ -94,6 +96,7 @@ class Session:
         self._waiting: SessionMessage | None = None  # the request whose reply is due
         self._draft: list[int] = []  # what the target is asked to verify
         self._failures: dict[WorkerRole, int] = {"target": 0, "draft": 0}
+        self._n_targets_lost = 0  # since the last verdict, while one was due
         self._draft_off: str | None = None  # why this session asks for no more drafts
         self._tested = defaultdict[str, Counts](Counts)  # by type of speculation
 
@@ -161,14 +164,20 @@ class Session:
             return self._verify()
         return []
 
-    def worker_lost(self, role: WorkerRole, reason: str, now: float) -> list[Command]:
-        """A draft that is gone costs its drafts; a target that is gone is waited for (or the caller gives up)."""
+    def worker_lost(self, role: WorkerRole, reason: str, now: float, *, same_process: bool = False) -> list[Command]:
+        """A draft that is gone costs its drafts; a target that is gone is waited for (or the caller gives up), unless it was
+        lost before on the same tokens: then they are the likely reason. `same_process`: only its connection is gone."""
         had = self._peers.pop(role, None)
-        if role == "draft" and had is not None and self.phase is not Phase.DONE:
-            self.notes.append(f"draft worker lost at token {self.n_generated}: {reason}")
-            if self.phase is Phase.DRAFTING:
-                return self._verify()
-        return []
+        if had is None or self.phase is Phase.DONE:
+            return []
+        if role == "target":
+            self._n_targets_lost += self.phase is Phase.VERIFYING and not same_process
+            if self._n_targets_lost > MAX_TARGETS_LOST:
+                why = f"the target worker was lost {self._n_targets_lost} times on the same request: {reason}"
+                return self._finish("error", now, why, "worker_lost")
+            return []
+        self.notes.append(f"draft worker lost at token {self.n_generated}: {reason}")
+        return self._verify() if self.phase is Phase.DRAFTING else []
 
     def handle(self, message: Message, now: float) -> list[Command]:
         """A reply of a worker. One that does not belong to the request at hand changes nothing and is counted."""
@@ -206,9 +215,13 @@ class Session:
         """What the schedule knows and chose, where it chooses."""
         return None
 
-    def cancel(self, now: float, reason: FinishReason = "cancelled", error: str | None = None) -> list[Command]:
+    def cancel(self, now: float) -> list[Command]:
         """End here, in whatever phase."""
-        return [] if self.phase is Phase.DONE else self._finish(reason, now, error)
+        return [] if self.phase is Phase.DONE else self._finish("cancelled", now)
+
+    def fail(self, now: float, error: str, code: FailureCode | None = None) -> list[Command]:
+        """The same, for a reason that lies outside."""
+        return [] if self.phase is Phase.DONE else self._finish("error", now, error, code)
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -383,7 +396,7 @@ class Session:
     def _on_verdict(self, verdict: Verdict, now: float) -> list[Command]:
         if verdict.n_tested > len(self._draft):
             return self._finish("error", now, "target worker: a verdict contradicts itself")
-        self._failures["target"] = 0
+        self._failures["target"] = self._n_targets_lost = 0
         self.counts.target_decode_us += verdict.decode_us
         self.counts.n_verified += verdict.accepted
         if not self.n_generated:
@@ -415,6 +428,8 @@ class Session:
 
     def _commit(self, verdict: Verdict) -> tuple[list[Part], FinishReason | None]:
         """Commit token by token until the text ends: what was committed, and why it ended."""
+        if self.request.n_predict == 0:
+            return [], "length"  # the prompt was to be read, and nothing else
         parts: list[Part] = []
         reason: FinishReason | None = None
         n_generated, last = self.n_generated, len(verdict.tokens) - 1

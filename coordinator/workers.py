@@ -86,10 +86,16 @@ class Connections:
             return f"no worker named {hello.name!r} is configured (names: {names})"
         if role != hello.role:
             return f"{hello.name!r} is configured as {role} worker, it came as {hello.role} worker"
-        taken = next((c for c in self._by_peer.values() if c.name == hello.name and c.peer != peer), None)
+        taken = self.namesake(peer, hello)
         if taken is not None:
             return f"the name {hello.name!r} is in use by process {taken.pid}"
         return None
+
+    def namesake(self, peer: bytes, hello: Hello) -> Connection | None:
+        """The worker of another process that has this name."""
+        if hello.role == "client":
+            return None
+        return next((c for c in self._by_peer.values() if c.name == hello.name and c.peer != peer), None)
 
     def heard(self, peer: bytes, incarnation: int, now: float) -> Connection | None:
         """The connection that a message came on, or None if it belongs to none that is alive."""

@@ -162,7 +162,7 @@ class DraftWorker(SlotWorker[DraftSlot]):
         if drafting is None:
             slot.drafting, slot.n_sent = slot.new_draft(n_max, 0, request.p_min), 0
         else:
-            slot.drafting = drafting.rest(n_taken, n_max)
+            slot.drafting = drafting.rest(n_taken, n_max, request.p_min)
             slot.n_sent = max(slot.n_sent - n_taken, 0)
             if request.epoch != slot.epoch:
                 slot.forget_told()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from outrider.decoding.row_costs import RowCosts
+from outrider.decoding.row_costs import MAX_PADDING, RowCosts
 
-#: Rows added at most.
-MAX_PADDING = 3
 #: A decode must get shorter by this factor to be padded: averages are not exact.
 WORTH = 0.95
 

@@ -22,6 +22,18 @@ if TYPE_CHECKING:
     from outrider.decoding.verify import Constraint
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A decode: how many sessions had rows in it, and how many rows that were."""
+
+    n_sessions: int
+    n_rows: int
+
+
+#: Several decodes, or one in which a prompt was read: it says nothing of what a verification costs.
+MIXED = Shared(0, 0)
+
+
 @dataclass(slots=True)
 class Verification:
     """A VerifyRequest being worked on."""
@@ -32,6 +44,7 @@ class Verification:
     ahead: bool = False  # it is not asked for yet
     n_evaluated: int = 0
     decode_us: int = 0
+    shared: Shared | None = None  # None while there was no decode for it
     #: Rows from the pending token on that came out of earlier batches, where one batch was too small for all; all of them
     #: where the verification was done ahead.
     rows: list[NDArray[np.float32]] = field(default_factory=list)
@@ -46,7 +59,14 @@ class Verification:
         """`job`, as far as its rows are among ours."""
         n = min(len(self.draft), len(job.draft))
         return Verification(
-            job.request, job.draft[:n], job.constraint, True, self.n_evaluated, self.decode_us, self.rows[: n + 1]
+            job.request,
+            job.draft[:n],
+            job.constraint,
+            True,
+            self.n_evaluated,
+            self.decode_us,
+            self.shared,
+            self.rows[: n + 1],
         )
 
 

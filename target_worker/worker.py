@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +37,11 @@ from target_worker.comeback import longest_wait
 from target_worker.constraint import Grammars
 from target_worker.logprobs import logprobs
 from target_worker.padding import n_padding
-from target_worker.slot import TargetSlot, Verification
+from target_worker.slot import MIXED, Shared, TargetSlot, Verification
 from target_worker.text import answer
 
-if TYPE_CHECKING:
-    pass
+#: One in so many decodes that would be padded is not, to see whether that is still the longer way.
+UNPADDED_EVERY = 32
 
 log = logging.getLogger("outrider.worker")
 
@@ -57,6 +56,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
         self._clock = clock  # nanoseconds
         self.chunk = ChunkSize(engine.n_batch)
         self._decode_us = 0  # of the last decode
+        self._n_padded = 0
         self._costs = RowCosts()  # of decodes for one session, every row with its logits
         for time in engine.facts.row_times:
             self._costs.add(time.n_rows, time.us / 1e6)
@@ -166,13 +166,14 @@ class TargetWorker(SlotWorker[TargetSlot]):
             return [reply for slot, _ in work for reply in self.drop_rows(slot, error)]
         self._decode_us = elapsed_us = (self._clock() - start) // 1000
         self._observe(spans, elapsed_us)
+        shared = _shared([span for _, span in work])
         replies: list[Message] = []
         row = 0
         for (slot, span), decoded in zip(work, spans, strict=True):
             slot.cache.appended(decoded.tokens)  # rows of padding are in the cache until it is rewound
             rows = output.logits[row : row + span.n_outputs]
             row += span.n_outputs
-            replies += [*self._progress(slot), *self._advance(slot, span, rows, elapsed_us)]
+            replies += [*self._progress(slot), *self._advance(slot, span, rows, elapsed_us, shared)]
         return replies
 
     def _pad(self, spans: list[Span]) -> None:
@@ -183,7 +184,8 @@ class TargetWorker(SlotWorker[TargetSlot]):
             return
         most = min(self.engine.n_batch, self.engine.n_ctx - span.start) - n
         n_added = n_padding(n, most, self._costs)
-        if n_added:
+        self._n_padded += n_added > 0
+        if n_added and self._n_padded % UNPADDED_EVERY:
             spans[0] = Span(span.seq, span.start, [*span.tokens, *[span.tokens[-1]] * n_added], n + n_added)
 
     def _observe(self, spans: Sequence[Span], elapsed_us: int) -> None:
@@ -215,10 +217,13 @@ class TargetWorker(SlotWorker[TargetSlot]):
             work.append((slot, slot.cache.span(tokens[:n], n_outputs)))
         return work
 
-    def _advance(self, slot: TargetSlot, span: Span, rows: NDArray[np.float32], elapsed_us: int) -> list[Message]:
+    def _advance(
+        self, slot: TargetSlot, span: Span, rows: NDArray[np.float32], elapsed_us: int, shared: Shared
+    ) -> list[Message]:
         job = slot.job
         if job is None:
             return []
+        job.shared = shared if job.shared is None else MIXED
         job.n_evaluated += len(span.tokens)
         job.decode_us += elapsed_us
         if self.n_missing(slot) or job.ahead:
@@ -232,7 +237,6 @@ class TargetWorker(SlotWorker[TargetSlot]):
 
     def _finish(self, slot: TargetSlot, job: Verification, rows: Iterable[NDArray[np.float32]] = ()) -> list[Message]:
         """All rows are there, `rows` behind those of the job."""
-        slot.comeback.answered()
         rows_of_job = [*job.rows, *rows]
         try:
             outcome = slot.verify(job, rows_of_job)
@@ -241,6 +245,8 @@ class TargetWorker(SlotWorker[TargetSlot]):
             return [failure(job.request, "engine", str(error))]
         slot.answered = job.request, outcome
         self._begin_ahead(slot)
+        if slot.job is None:
+            slot.comeback.answered()
         return [verdict]
 
     # --- report --------------------------------------------------------------------------------------------------
@@ -260,7 +266,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
     def _verdict(
         self, slot: TargetSlot, job: Verification, outcome: Verified, rows: Sequence[NDArray[np.float32]]
     ) -> Verdict:
-        request, piece = job.request, self.engine.tokenizer.piece
+        request, piece, shared = job.request, self.engine.tokenizer.piece, job.shared or MIXED
         n_generated = request.committed_len - slot.begin.prompt_len
         return Verdict(
             request.incarnation,
@@ -278,5 +284,12 @@ class TargetWorker(SlotWorker[TargetSlot]):
             n_reused=slot.n_reused,
             n_evaluated=job.n_evaluated,
             decode_us=job.decode_us,
+            n_sessions=shared.n_sessions,
+            n_rows=shared.n_rows,
             logprobs=logprobs(slot.sampler, outcome, rows, slot.history.tokens, n_generated, piece, job.constraint),
         )
+
+
+def _shared(spans: Sequence[Span]) -> Shared:
+    n_rows = sum(len(span.tokens) for span in spans)
+    return Shared(len(spans), n_rows) if sum(span.n_outputs for span in spans) == n_rows else MIXED

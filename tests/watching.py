@@ -52,6 +52,8 @@ def verdict(committed_len: int, tokens: Sequence[int], n_tested: int, ms: float,
         n_reused=0,
         n_evaluated=n_tested + 1,
         decode_us=round_us(ms),
+        n_sessions=1,
+        n_rows=n_tested + 1,
         logprobs=[],
     )
 

@@ -101,6 +101,8 @@ SAMPLES: dict[str, m.Message] = {
             n_reused=128,
             n_evaluated=3,
             decode_us=11000,
+            n_sessions=2,
+            n_rows=5,
             logprobs=[_LOGPROBS, _LOGPROBS],
         ),
         m.Rollback(*_IDS, prefix_hash=98, keep_len=128, tail=[9]),

@@ -18,7 +18,7 @@ from coordinator.api.errors import ApiError, from_answer, from_error
 from coordinator.instructions import Emit
 from coordinator.request import Request
 from coordinator.service import Service
-from outrider.errors import OutriderError, ProtocolError, RequestError
+from outrider.errors import OutriderError
 from outrider.speculators.chain import Chain
 from outrider.wire.messages import Message
 from outrider.wire.waker import Waker
@@ -75,13 +75,7 @@ class Bridge:
         """The target's answer to a question about text. Raises ApiError."""
         future, resolve = _future()
 
-        def ask() -> None:
-            try:
-                self.service.ask_target(make, resolve, resolve)
-            except ProtocolError as error:  # it fits the body of a request, and no message
-                resolve(RequestError(str(error)))
-
-        self.post(ask)
+        self.post(lambda: self.service.ask_target(make, resolve, resolve))
         answer = await future
         if isinstance(answer, OutriderError):
             raise from_error(answer)

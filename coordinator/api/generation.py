@@ -5,9 +5,11 @@ Each is: parse, make prompts, start, and either collect the answers or stream th
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -55,13 +57,16 @@ class Started:
 async def chat_completions(request: HttpRequest, api: Api, data: bytes) -> Response:
     body = parse(data, Chat)
 
+    is_verbose = body.verbose if body.verbose is not None else api.config.log.verbose
+
     async def prepare() -> list[Prompt]:
-        return [await api.prompts.of_chat(body)]
+        prompt = await api.prompts.of_chat(body)
+        return await _as_read(api, [prompt]) if is_verbose else [prompt]
 
     prompts, started = await _start(request, api, body, prepare)
-    shape = ChatShape(
-        api.head(), body.include_usage, await _verbose(api, body, prompts[0], started), bool(body.draft_marks)
-    )
+    # llama-server's `__verbose`: the request in its own form.
+    verbose = _native(api, body, prompts[0].text, started.requests[0], started.config) if is_verbose else None
+    shape = ChatShape(api.head(), body.include_usage, verbose, bool(body.draft_marks))
     return await _answer(request, api, body, shape, started)
 
 
@@ -78,7 +83,7 @@ async def completions(request: HttpRequest, api: Api, data: bytes) -> Response:
 
     prompts, started = await _start(request, api, body, prepare)
     echoes = [prompt.text if body.echo else "" for prompt in prompts for _ in range(body.n_choices)]
-    shape = TextShape(api.head(), body.include_usage, echoes)
+    shape = TextShape(api.head(), body.include_usage, echoes, len(prompts))
     return await _answer(request, api, body, shape, started)
 
 
@@ -86,9 +91,7 @@ async def native_completion(request: HttpRequest, api: Api, data: bytes) -> Resp
     body = parse(data, Completion)
 
     async def prepare() -> list[Prompt]:
-        prompts, _ = await api.prompts.of_completion(body.prompt)
-        shown = [await api.prompts.detokenize(prompt.tokens, special=True) for prompt in prompts]
-        return [Prompt(prompt.tokens, text) for prompt, text in zip(prompts, shown, strict=True)]
+        return await _as_read(api, (await api.prompts.of_completion(body.prompt))[0])
 
     prompts, started = await _start(request, api, body, prepare)
     texts = [prompt.text for prompt in prompts for _ in range(body.n_choices)]
@@ -109,13 +112,9 @@ def _native(api: Api, body: Generate, text: str, request: Request, config: Confi
     )
 
 
-async def _verbose(api: Api, body: Generate, prompt: Prompt, started: Started) -> Native | None:
-    """llama-server's `__verbose`: the request in its own form, with the prompt as the target reads it."""
-    wanted = body.verbose if body.verbose is not None else api.config.log.verbose
-    if not wanted:
-        return None
-    text = await api.prompts.detokenize(prompt.tokens, special=True)
-    return _native(api, body, text, started.requests[0], started.config)
+async def _as_read(api: Api, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The prompts with the texts that the target reads: a BOS, say, is part of them."""
+    return [Prompt(prompt.tokens, await api.prompts.detokenize(prompt.tokens, special=True)) for prompt in prompts]
 
 
 # --- what all three do -------------------------------------------------------------------------------------------
@@ -141,40 +140,46 @@ async def _start(request: HttpRequest, api: Api, body: Generate, prepare: Any) -
 
 
 async def _answer(request: HttpRequest, api: Api, body: Generate, shape: Shape, started: Started) -> Response:
-    """The response; the first event is awaited, so that what fails at once has a status of its own."""
+    """The response. The first event of a stream is awaited for a while, so that what fails at once has a status of its own;
+    then the stream begins, for a client must not be left without a sign of life while a long prompt is read."""
     run = started.run
     try:
-        first = await while_connected(request, run.next())
-        if body.stream:
-            events = _stream(run, shape, first, started.requests, bool(body.timings_per_token))
-            return EventStream(events, run.cancel, api.config.server.ping_s)
-        return Json(shape.whole(await while_connected(request, _collect(run, first, len(started.requests)))))
+        if not body.stream:
+            return Json(shape.whole(await while_connected(request, _collect(run, len(started.requests)))))
+        first = asyncio.ensure_future(run.next())
+        try:
+            await while_connected(request, asyncio.wait((first,), timeout=api.config.server.ping_s))
+            if first.done():
+                first.result()
+        except BaseException:
+            first.cancel()
+            raise
+        events = _stream(run, shape, first, started.requests, bool(body.timings_per_token))
+        return EventStream(events, run.cancel, api.config.server.ping_s)
     except BaseException:
         run.cancel()
         raise
 
 
-async def _collect(run: Run, first: tuple[int, Emit | Done], n: int) -> list[Object]:
+async def _collect(run: Run, n: int) -> list[Object]:
     answers: dict[int, Object] = {}
-    index, item = first
-    while True:
+    while len(answers) < n:
+        index, item = await run.next()
         if isinstance(item, Done):
             answers[index] = item.answer
-        if len(answers) == n:
-            return [answers[i] for i in range(n)]
-        index, item = await run.next()
+    return [answers[i] for i in range(n)]
 
 
 async def _stream(
-    run: Run, shape: Shape, first: tuple[int, Emit | Done], requests: Sequence[Request], timed: bool
+    run: Run, shape: Shape, first: Awaitable[tuple[int, Emit | Done]], requests: Sequence[Request], timed: bool
 ) -> AsyncIterator[bytes]:
     """Events as bytes. An error after the beginning is a last event without `[DONE]` behind it."""
     answers: dict[int, Object] = {}
     begun: dict[int, Pace] = {}
     reading: dict[int, Reading] = {}
     n = len(requests)
-    index, item = first
     try:
+        index, item = await first
         while True:
             if isinstance(item, Emit) and item.n_held is not None:
                 progress = reading.setdefault(index, Reading(len(requests[index].prompt), item.n_held))
@@ -285,10 +290,12 @@ class TextShape:
     head: Head
     include_usage: bool
     echoes: list[str]
+    n_prompts: int
     ends_with_done: bool = True
+    _n_chars: Counter[int] = field(default_factory=Counter)  # of the tokens of each choice so far
 
     def whole(self, answers: Sequence[Object]) -> Object:
-        return responses.text_answer(self.head, answers, self.echoes)
+        return responses.text_answer(self.head, answers, self.echoes, self.n_prompts)
 
     def progress(self, index: int) -> list[Object]:
         return [self.head.text([responses.text_choice(index, "", None)])]
@@ -298,13 +305,17 @@ class TextShape:
 
     def chunk(self, index: int, part: Part | None, text: str) -> list[Object]:
         probs = responses.part_probabilities(part) if part else []
-        return [self.head.text([responses.text_choice(index, text, None, probs)])] if text or probs else []
+        offset = self._n_chars[index]
+        self._n_chars[index] += sum(len(entry["token"]) for entry in probs)
+        return [self.head.text([responses.text_choice(index, text, None, probs, offset)])] if text or probs else []
 
     def last(self, index: int, answer: Object) -> list[Object]:
         return [self.head.text([responses.text_choice(index, "", answer["finish_reason"])])]
 
     def end(self, answers: Sequence[Object]) -> list[Object]:
-        return [responses.with_counts(self.head.text([]), answers)] if self.include_usage else []
+        if not self.include_usage:
+            return []
+        return [responses.with_counts(self.head.text([]), answers, n_prompts=self.n_prompts)]
 
 
 class NativeShape:

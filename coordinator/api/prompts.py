@@ -119,8 +119,7 @@ class Prompts:
         pairs = list(given.items()) if isinstance(given, dict) else given or []
         if not isinstance(pairs, list) or len(pairs) > MAX_BIASES:
             raise bad_field(name, f"an object or a list of at most {MAX_BIASES} pairs is needed")
-        found = await asyncio.gather(*(self._bias(pair, name) for pair in pairs))
-        biases = [bias for group in found for bias in group]
+        biases = [bias for pair in pairs for bias in await self._bias(pair, name)]
         if len(biases) > MAX_BIASES:
             raise bad_field(name, f"more than {MAX_BIASES} tokens")
         return biases

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from secrets import token_hex
 from typing import Any
 
@@ -46,17 +47,19 @@ class Head:
 # --- what was counted --------------------------------------------------------------------------------------------
 
 
-def usage(answers: Sequence[Object]) -> Object:
-    """Tokens of all choices; the prompt counts once. Drafts that were rejected are no completion tokens."""
-    first = answers[0]
+def usage(answers: Sequence[Object], n_prompts: int) -> Object:
+    """Tokens of all choices; a prompt counts once, however many choices it has. Drafts that were rejected are no completion
+    tokens."""
     timings = [answer["timings"] for answer in answers]
+    prompts = answers[:: len(answers) // n_prompts]
+    n_prompt = sum(answer["prompt_tokens"] for answer in prompts)
     completion = sum(t["predicted_n"] for t in timings)
     accepted = sum(t["draft_n_accepted"] for t in timings)
     return {
         "completion_tokens": completion,
-        "prompt_tokens": first["prompt_tokens"],
-        "total_tokens": first["prompt_tokens"] + completion,
-        "prompt_tokens_details": {"cached_tokens": first["timings"]["cache_n"]},
+        "prompt_tokens": n_prompt,
+        "total_tokens": n_prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(answer["timings"]["cache_n"] for answer in prompts)},
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": sum(t["draft_n"] for t in timings) - accepted,
@@ -92,10 +95,10 @@ def speculative_metrics(answer: Object) -> Object | None:
     }
 
 
-def with_counts(response: Object, answers: Sequence[Object], *, usage_too: bool = True) -> Object:
+def with_counts(response: Object, answers: Sequence[Object], *, n_prompts: int = 1, usage_too: bool = True) -> Object:
     """`usage`, `timings` and `metrics` at the end of an answer; the last two only for a single choice."""
     if usage_too:
-        response["usage"] = usage(answers)
+        response["usage"] = usage(answers, n_prompts)
     if len(answers) == 1:
         response["timings"] = timings(answers[0])
         metrics = speculative_metrics(answers[0])
@@ -168,17 +171,32 @@ def chat_chunk(
 # --- text --------------------------------------------------------------------------------------------------------
 
 
-def text_answer(head: Head, answers: Sequence[Object], prompts: Sequence[str]) -> Object:
-    """`prompts`: what to put in front of each text (`echo`), or nothing."""
+def text_answer(head: Head, answers: Sequence[Object], prompts: Sequence[str], n_prompts: int) -> Object:
+    """`prompts`: what to put in front of each text (`echo`), or nothing. The answers are those of `n_prompts`, in turn."""
     choices = [
-        text_choice(i, prompt + answer["text"], answer["finish_reason"], answer.get("logprobs", []))
+        text_choice(i, prompt + answer["text"], answer["finish_reason"], answer.get("logprobs", []), len(prompt))
         for i, (answer, prompt) in enumerate(zip(answers, prompts, strict=True))
     ]
-    return with_counts(head.text(choices), answers)
+    return with_counts(head.text(choices), answers, n_prompts=n_prompts)
 
 
-def text_choice(index: int, text: str, finish: str | None, probs: Sequence[Object] = ()) -> Object:
-    return {"text": text, "index": index, "logprobs": logprobs_object(probs), "finish_reason": finish}
+def text_choice(index: int, text: str, finish: str | None, probs: Sequence[Object] = (), offset: int = 0) -> Object:
+    """`offset`: characters of the text in front of the first token of `probs`."""
+    return {"text": text, "index": index, "logprobs": text_logprobs(probs, offset), "finish_reason": finish}
+
+
+def text_logprobs(entries: Sequence[Object], offset: int) -> Object | None:
+    """llama-server's object, and in it the lists that OpenAI's text completions have."""
+    if not entries:
+        return None
+    tokens = [entry["token"] for entry in entries]
+    return {
+        "content": list(entries),
+        "tokens": tokens,
+        "token_logprobs": [entry["logprob"] for entry in entries],
+        "top_logprobs": [{best["token"]: best["logprob"] for best in entry["top_logprobs"]} for entry in entries],
+        "text_offset": [offset + n for n in accumulate(map(len, tokens[:-1]), initial=0)],
+    }
 
 
 # --- llama-server's own ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from coordinator.api.errors import bad_field, from_error
-from coordinator.api.requests import Generate, grammar_of
+from coordinator.api.requests import MAX_BIASES, Generate, grammar_of
 from coordinator.assemble import make_request
 from coordinator.request import Request
 from coordinator.shift import is_shiftable
@@ -60,6 +60,8 @@ def _sampling(base: Config, body: Generate, biases: Sequence[LogitBias], fixed_s
         changes["seed"] = body.seed if body.seed is not None and body.seed >= 0 else new_seed()
     changes["n_probs"] = _n_probs(base, body)
     changes["logit_bias"] = [*base.sampling.logit_bias, *biases]
+    if len(changes["logit_bias"]) > MAX_BIASES:
+        raise bad_field("logit_bias", f"with the server's own, more than {MAX_BIASES} tokens")
     return changes
 
 

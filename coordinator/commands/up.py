@@ -16,7 +16,7 @@ from coordinator.service import Service
 from coordinator.signals import Signals
 from coordinator.trace_file import tracing
 from outrider.config import Config
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, WorkerLostError
 from outrider.log import set_up_log
 
 if TYPE_CHECKING:
@@ -44,12 +44,15 @@ def execute(config: Config, *, fixed_seed: bool = False) -> int:
                 admission = Admission(service, config.server.max_queued)
                 with _front(config, service, admission, fixed_seed) as front:
                     loop = Loop(service, admission, signals, front)
-                    wait_until_ready(service, config, signals, loop.turn)
-                    loop.ready()
                     service.clients = Clients(service, config, admission)
-                    _say_ready(transport.endpoint, front)
-                    loop.serve()
-                    loop.drain(config.coordinator.grace_s)
+                    try:
+                        wait_until_ready(service, config, signals, loop.turn)
+                        loop.ready()
+                        _say_ready(transport.endpoint, front)
+                        loop.serve()
+                        loop.drain(config.coordinator.grace_s)
+                    finally:
+                        loop.give_up()
         except Interrupted:
             pass
     return 0
@@ -91,6 +94,14 @@ class Loop:
             if left <= 0 or len(self._signals.received) > 1 or self._service.fatal is not None:
                 break
             self.turn(min(left, 0.1))
+
+    def give_up(self) -> None:
+        """Whatever is not at its end yet ends with an error, while there is still a front to tell it."""
+        error = WorkerLostError("the server is ending")
+        self._admission.refuse(error)
+        for number in list(self._service.live):
+            self._service.fail(number, str(error), "worker_lost")
+        self._service.questions.lost(error)
 
 
 @contextmanager

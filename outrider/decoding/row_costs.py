@@ -6,6 +6,8 @@ from bisect import bisect, insort
 
 #: Weight of a new measurement.
 RATE = 0.2
+#: Rows that a target adds at most to make a decode shorter.
+MAX_PADDING = 3
 #: What an additional row costs, in one-row decodes, until it was measured.
 DEFAULT_BETA = 0.1
 

@@ -146,9 +146,13 @@ class CachedSequence:
             return n
         if n_certain > MAX_REPLAY:
             return n_certain
-        if n_certain >= 0:
+        # The pending token alone is no guess; a checkpoint is needed only now and then, for a request that comes twice.
+        if n_certain >= 0 and (n > n_certain + 1 or not self._has_near_checkpoint()):
             self._checkpoint()
         return n
+
+    def _has_near_checkpoint(self) -> bool:
+        return bool(self._checkpoints) and len(self.tokens) - self._checkpoints[-1].length < MAX_REPLAY
 
     def _checkpoint(self) -> None:
         if self.tokens and not any(point.length == len(self.tokens) for point in self._checkpoints):

@@ -70,11 +70,11 @@ class Drafting:
         n = len(committed) - self.start
         return n if 0 <= n <= len(self.tokens) and list(committed[self.start :]) == self.tokens[:n] else None
 
-    def rest(self, n_taken: int, n_max: int) -> Drafting:
-        """The same draft behind its first `n_taken` tokens, with a new limit."""
-        rest = Drafting(n_max, 0, self.p_min, self.start + n_taken, self.choose)
-        rest.tokens = self.tokens[n_taken:]
-        rest.probs, rest.entropies, rest.draws = self.probs[n_taken:], self.entropies[n_taken:], self.draws[n_taken:]
+    def rest(self, n_taken: int, n_max: int, p_min: float) -> Drafting:
+        """The same draft behind its first `n_taken` tokens, with new limits. A draw that was refused is drawn again."""
+        rest = Drafting(n_max, 0, p_min, self.start + n_taken, self.choose)
+        rest.tokens, rest.probs = self.tokens[n_taken:], self.probs[n_taken:]
+        rest.entropies, rest.draws = self.entropies[n_taken:], self.draws[n_taken : len(self.tokens)]
         if len(rest.tokens) >= n_max:
             rest.finish()
         return rest

@@ -95,6 +95,11 @@ class WorkerLink:
         self._n_waiting = n_waiting
         self._progress += 1
 
+    @property
+    def is_welcome(self) -> bool:
+        """Is there a connection on which the coordinator knows us?"""
+        return self._state.incarnation != 0
+
     def close(self) -> None:
         """Send what is queued, close the socket, end the thread. Idempotent."""
         if self._closing.is_set():

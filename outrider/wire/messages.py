@@ -196,9 +196,7 @@ class VerifyRequest(Prefix, frozen=True, tag=14):
 
     draft: Draft  # compared with what the target samples, never injected; may be none
     credit: U32  # absolute position up to which the target may verify what was not yet asked for
-    goes_on: (
-        bool  # no draft is to follow: without a Push too the target may go on with its own next token, up to the credit
-    )
+    goes_on: bool  # no draft is to follow: the target may go on with its own next token, up to the credit
 
 
 class Push(SessionMessage, frozen=True, tag=26):
@@ -222,6 +220,8 @@ class Verdict(SessionMessage, frozen=True, tag=15):
     n_reused: U32  # rows of an earlier session that this one could keep (its prompt cache)
     n_evaluated: U32  # rows the engine evaluated for this reply
     decode_us: Microseconds  # time inside Engine.decode
+    n_sessions: U16  # that shared the decode; 0: there were several decodes, or rows of a prompt in it
+    n_rows: U32  # of all of them
     logprobs: Annotated[list[TokenLogprobs], Meta(max_length=MAX_DRAFT + 1)]  # of each token; empty unless asked for
 
     def __post_init__(self) -> None:

@@ -148,7 +148,7 @@ def test_an_error_after_the_beginning_is_a_last_event() -> None:
         world.wait(lambda: world.service.live)
         world.workers.paused = set()
         world.wait(lambda: any(live.session.generated for live in world.service.live.values()))
-        world.do(lambda: [world.service.cancel(number, "error", "it broke") for number in list(world.service.live)])
+        world.do(lambda: [world.service.fail(number, "it broke") for number in list(world.service.live)])
         text = stream.result().text
         if "[DONE]" not in text:  # else it was finished before
             last = json.loads(text.strip().rpartition("data: ")[2])
@@ -161,6 +161,32 @@ def test_no_request_is_taken_before_the_workers_are_there() -> None:
         health = world.http.get("/health")
         assert (health.status_code, health.json()["error"]["message"]) == (503, "the target worker is lost")
         assert world.chat().status_code == 503
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_not_finished_at_the_end_is_told_so(stream: bool) -> None:
+    with serving("-np", "1") as world, ThreadPoolExecutor(2) as pool:
+        world.workers.paused = {"target"}
+        body = {"prompt": "a", "max_tokens": 60, "stream": stream}
+        asked = [pool.submit(httpx.post, f"{world.url}/v1/completions", json=body, timeout=30.0) for _ in range(2)]
+        world.wait(lambda: world.service.live and world.admission.waiting)
+        for _ in range(2):  # the second one ends what runs
+            world.signals.send()
+        for answer in (one.result() for one in asked):
+            assert answer.status_code == 503
+            assert answer.json()["error"]["message"] == "the server is ending"
+
+
+def test_a_stream_begins_before_there_is_anything_to_say() -> None:
+    with serving("-np", "1", ping_s=0.05) as world:
+        world.workers.paused = {"target"}
+        body = {"prompt": "a", "max_tokens": 4, "stream": True}
+        with httpx.stream("POST", f"{world.url}/v1/completions", json=body, timeout=30.0) as response:
+            lines = response.iter_lines()
+            assert next(lines) == ": ping"
+            world.workers.paused = set()
+            world.do(lambda: None)
+            assert "data: [DONE]" in list(lines)
 
 
 def test_the_end_lets_running_requests_finish() -> None:

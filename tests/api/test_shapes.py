@@ -91,6 +91,40 @@ def test_several_choices_and_prompts(server: World) -> None:
     assert both[0]["content"] == both[1]["content"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_prompt_counts_once(server: World, stream: bool) -> None:
+    body = {"prompt": ["Once", "Once upon a time"], "n": 2, "max_tokens": 3, "stream": stream, "cache_prompt": False}
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    response = server.http.post("/v1/completions", json=body)
+    usage = (events(response)[-2] if stream else response.json())["usage"]
+    alone = [
+        server.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 3}).json()["usage"]["prompt_tokens"]
+        for prompt in body["prompt"]
+    ]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (sum(alone), 12)
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 12
+
+
+def test_logprobs_of_text_completions(server: World) -> None:
+    body = {"prompt": "Once", "max_tokens": 6, "logprobs": 2, "echo": True}
+    choice = openai_types.Completion.model_validate(server.http.post("/v1/completions", json=body).json()).choices[0]
+    found = choice.logprobs
+    assert len(found.tokens) == len(found.token_logprobs) == len(found.top_logprobs) == len(found.text_offset) == 6
+    assert "".join(found.tokens) == choice.text.removeprefix("Once")
+    assert found.text_offset[:2] == [4, 4 + len(found.tokens[0])]
+    assert all(1 <= len(best) <= 2 for best in found.top_logprobs)  # two that are no text look alike
+    chunks = events(server.http.post("/v1/completions", json={**body, "echo": False, "stream": True}))
+    streamed = [n for c in chunks[:-1] if (own := c["choices"][0]["logprobs"]) for n in own["text_offset"]]
+    assert streamed == [n - 4 for n in found.text_offset]
+
+
+def test_no_tokens_asked_for(server: World) -> None:
+    answer = server.chat(max_tokens=0).json()
+    assert answer["choices"][0]["message"]["content"] == ""
+    assert (answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]) == ("length", 0)
+
+
 def test_seeds(server: World) -> None:
     texts = [server.chat(temperature=1.0, seed=seed).json()["choices"][0]["message"]["content"] for seed in (5, 5, 6)]
     assert texts[0] == texts[1] != texts[2]

@@ -122,8 +122,11 @@ class World:
 
     def _run(self, loop: Loop) -> None:
         loop.ready()
-        loop.serve()
-        loop.drain(self.config.coordinator.grace_s)
+        try:
+            loop.serve()
+            loop.drain(self.config.coordinator.grace_s)
+        finally:
+            loop.give_up()
 
     def start(self) -> None:
         self._thread.start()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.auto import Choice, Chooser, Outlook, predict
+from coordinator.auto import Auto, AutoSession, Choice, Chooser, Outlook, predict
 from coordinator.costs import Calibration, Costs
 from coordinator.waiting import best_wait
+from outrider.types import RowTime
+from tests.harness import Pair, make_request, scripted
 
 
 def test_calibration_learns_that_a_draft_is_too_sure() -> None:
@@ -37,6 +39,36 @@ def test_costs_beside_a_working_draft_are_kept_apart() -> None:
     assert costs.verify_s(4) == pytest.approx(0.05)
     costs.drafted(0.003, busy=True)
     assert (costs.step_s(), costs.step_s(busy=True)) == (0.002, 0.003)
+
+
+def test_sessions_that_share_a_decode_pay_for_the_rows_of_all() -> None:
+    costs = known({1: 40.0, 4: 50.0, 8: 60.0}, 2.0)
+    for _ in range(20):
+        costs.verified(8, 0.06, n_sessions=4)  # two rows each
+    assert costs.verify_s(1) == pytest.approx(0.05)
+    assert costs.verify_s(2) == pytest.approx(0.06)
+
+
+def test_a_link_takes_no_longer_because_its_end_is_busy() -> None:
+    costs = Costs()
+    for seconds in (0.001, 0.5, 0.001, 0.4):
+        costs.target_trip.add(seconds)
+    assert costs.target_trip.value == pytest.approx(0.001, abs=0.01)
+
+
+def test_what_was_measured_at_the_start_counts_with_its_padding() -> None:
+    costs = Costs()
+    costs.expect("target", [RowTime(1, 96_000), RowTime(2, 120_000), RowTime(3, 150_000), RowTime(4, 105_000)])
+    assert [costs.verify_s(n) for n in (1, 2, 3, 4)] == [0.096, 0.105, 0.105, 0.105]
+
+
+def test_a_session_that_drafts_nothing_does_not_speak_for_others() -> None:
+    schedule = Auto()
+    session = AutoSession(make_request(n_predict=20, types=[]), schedule, None)
+    Pair(scripted(), scripted()).run(session.request, schedule)
+    assert sum(schedule.chooser.counts.values()) == 0
+    Pair(scripted(), scripted()).run(make_request(n_predict=20), schedule)
+    assert sum(schedule.chooser.counts.values()) > 0
 
 
 def test_what_was_measured_beside_the_other_worker_is_less_alone() -> None:

@@ -145,6 +145,13 @@ def test_the_controller_gives_leave_while_it_leaves_the_draft_alone() -> None:
     session.worker_ready("draft", 2, scripted().facts)
     assert not leave(session)  # nothing is decided before the first token
     session.history.extend([1])
+    session._choice = OFF
+    assert not session._goes_on()  # it drafts still
+    session._riding = None
     for choice, goes_on in ((OFF, True), (PROBE, False)):
         session._choice = choice
         assert session._goes_on() is goes_on
+    session._choice = OFF
+    session._ahead.restart(len(session.history))
+    session._ahead.add(len(session.history), [7], [0.9])
+    assert not session._goes_on()  # something is left of it

@@ -75,6 +75,8 @@ def verdict(request: SessionMessage, tokens: list[int], accepted: int, end: bool
         0,
         1,
         10,
+        1,
+        1,
         [],
     )  # type: ignore[arg-type]
 
@@ -123,6 +125,27 @@ def test_a_reply_with_one_wrong_number_changes_nothing(field: str, delta: int) -
     assert (session.generated, session.counts.n_stale, session.phase) == ([], 1, Phase.VERIFYING)
     assert session.handle(reply, 2.0)
     assert session.generated == [10, 11]
+
+
+def test_a_prompt_that_is_only_to_be_read() -> None:
+    request = make_request(types=[], n_predict=0)
+    session = Pair(scripted()).run(request)
+    assert (session.generated, session.finish_reason, session.counts.rounds) == ([], "length", 1)
+    assert not session.context_full
+
+
+def test_a_request_that_costs_its_target_twice_is_given_up() -> None:
+    session = Session(make_request(types=[]), Lockstep())
+    session.worker_ready("target", 1, FACTS)
+    (_, asked) = messages(session.start(0.0))
+    for incarnation in (2, 3):  # with a token in between it goes on
+        session.handle(verdict(asked, [5], 0), 1.0)  # type: ignore[arg-type]
+        assert session.worker_lost("target", "killed", 2.0) == []
+        (_, asked) = messages(session.worker_ready("target", incarnation, FACTS))
+    commands = session.worker_lost("target", "killed by signal 6", 3.0)
+    assert isinstance(commands[-1], Finished)
+    assert session.error_code == "worker_lost"
+    assert session.error == "the target worker was lost 2 times on the same request: killed by signal 6"
 
 
 def test_doubled_and_late_replies_are_counted_and_dropped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from coordinator.assemble import wait_until_ready
-from coordinator.launcher import Restarts, WorkerProcess, death
+from coordinator.launcher import Launcher, Restarts, WorkerProcess, death
 from coordinator.schedule import Lockstep
 from coordinator.service import Service
 from coordinator.signals import Signals
@@ -64,6 +65,21 @@ def test_the_living_are_not_dead() -> None:
     assert death(worker, "m.gguf") is None
     worker.close()
     process.wait()
+
+
+def test_a_worker_that_still_loads_is_not_waited_for() -> None:
+    """It would not hear a signal before its model is read."""
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    launcher = Launcher({}, own_stderr=False, limit=1, window_s=1.0)
+    launcher.workers["d"] = WorkerProcess("d", "draft", process, None)
+    launcher.stop_all(timeout_s=30.0)
+    assert process.returncode == -signal.SIGKILL
+    process.stdout.close()
 
 
 def test_a_worker_that_never_gets_ready_ends_the_start() -> None:

@@ -1,0 +1,134 @@
+"""The coordinator's loop where a single message, worker or client is at fault: it alone pays for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.request import Request
+from coordinator.schedule import Lockstep
+from coordinator.service import MAX_QUESTIONS, Service
+from outrider.errors import BusyError, OutriderError, RequestError
+from outrider.speculators.chain import Chain
+from outrider.types import LogitBias, SamplingParams, WorkerRole
+from outrider.wire.loopback import LoopbackDealer, Network
+from outrider.wire.messages import (
+    PROTOCOL_VERSION,
+    Failure,
+    Hello,
+    Message,
+    Ready,
+    Shutdown,
+    Tokenize,
+    VerifyRequest,
+    Welcome,
+)
+from tests.harness import make_request, scripted
+
+NAMES: dict[str, WorkerRole] = {"target": "target", "draft": "draft"}
+
+
+@pytest.fixture
+def network() -> Network:
+    return Network()
+
+
+@pytest.fixture
+def service(network: Network) -> Service:
+    return Service(network.router(), NAMES, Lockstep(), keep_target=True)
+
+
+def greet(network: Network, service: Service, role: str) -> tuple[LoopbackDealer, Message]:
+    """A new process of this role, and the answer to its greeting."""
+    dealer = network.dealer()
+    dealer.send(Hello(PROTOCOL_VERSION, role, role, 1))  # type: ignore[arg-type]
+    service.turn(0.0)
+    answer = dealer.recv()
+    assert answer is not None
+    return dealer, answer
+
+
+def connect(network: Network, service: Service, role: str = "target") -> LoopbackDealer:
+    dealer, welcome = greet(network, service, role)
+    assert isinstance(welcome, Welcome)
+    dealer.send(Ready(welcome.incarnation, scripted().facts))
+    service.turn(0.0)
+    return dealer
+
+
+def received(dealer: LoopbackDealer) -> list[Message]:
+    messages = []
+    while (message := dealer.recv()) is not None:
+        messages.append(message)
+    return messages
+
+
+def submit(service: Service, request: Request) -> list[dict[str, Any]]:
+    """What is told once it is done."""
+    done: list[dict[str, Any]] = []
+    service.submit(request, Chain([]), lambda text: None, done.append)
+    return done
+
+
+def ask(service: Service, text: str) -> list[OutriderError]:
+    """What goes wrong with a question."""
+    errors: list[OutriderError] = []
+    make = lambda incarnation, number: Tokenize(incarnation, number, text, [], True, True, False)  # noqa: E731
+    service.ask_target(make, lambda result: None, errors.append)
+    return errors
+
+
+def test_a_request_that_fits_no_message_ends_alone(network: Network, service: Service) -> None:
+    target = connect(network, service)
+    good = submit(service, make_request(types=[]))
+    biases = [LogitBias(1, 1.0)] * 5000
+    (answer,) = submit(service, make_request(types=[], sampling=SamplingParams(logit_bias=biases)))
+    assert answer["finish_reason"] == "error"
+    assert "does not fit a message: Begin" in answer["error"]
+    assert not good
+    assert [type(message) for message in received(target)].count(VerifyRequest) == 1
+    assert list(service.live) == [1]
+
+
+def test_a_question_that_fits_no_message_fails_alone(network: Network, service: Service) -> None:
+    connect(network, service)
+    (error,) = ask(service, "\ud800")
+    assert isinstance(error, RequestError)
+    assert service.questions.n_open == 0
+
+
+def test_no_more_questions_than_a_worker_takes_in(network: Network, service: Service) -> None:
+    connect(network, service)
+    errors = [error for _ in range(MAX_QUESTIONS + 2) for error in ask(service, "a")]
+    assert [type(error) for error in errors] == [BusyError] * 2
+
+
+def test_a_worker_that_was_restarted_takes_the_place_of_the_one_that_is_gone(
+    network: Network, service: Service
+) -> None:
+    connect(network, service).disconnect()
+    running = submit(service, make_request(types=[]))
+    again = connect(network, service)
+    assert service.target is not None
+    assert service.target.peer == again.identity
+    assert any(isinstance(message, VerifyRequest) for message in received(again))  # its request goes on there
+    assert not running
+
+
+def test_a_worker_that_is_there_keeps_its_name(network: Network, service: Service) -> None:
+    first = connect(network, service)
+    _, answer = greet(network, service, "target")
+    assert isinstance(answer, Failure)
+    assert answer.code == "refused"
+    assert service.target is not None
+    assert service.target.peer == first.identity
+
+
+def test_all_that_are_connected_are_told_of_the_end(network: Network, service: Service) -> None:
+    target, (client, _) = connect(network, service), greet(network, service, "client")
+    service.shutdown("that was it", 0.0)
+    for dealer in (target, client):
+        last = received(dealer)[-1]
+        assert isinstance(last, Shutdown)
+        assert last.reason == "that was it"
