@@ -16,14 +16,15 @@ from coordinator.request import Request
 from coordinator.schedule import Lockstep, Schedule, SpeculationSettings
 from coordinator.service import Limits, Service
 from coordinator.signals import Signals
-from outrider.config import Config, Worker, has_draft_worker, to_json, why_off
+from outrider.config import Config, has_draft_worker, to_json, why_off
 from outrider.config.convert import speculator_params
+from outrider.config.sharing import share_processors
 from outrider.connect import open_router
 from outrider.decoding.synthetic import resolve_rates
 from outrider.errors import OutriderError, RequestError, WorkerLostError
 from outrider.speculators.chain import Chain
 from outrider.speculators.factory import Shared, load_shared, make_chain
-from outrider.speculators.types import longest_draft
+from outrider.speculators.types import DRAFT_SIMPLE, longest_draft
 from outrider.types import WorkerRole
 from outrider.wire.messages import MAX_DRAFT
 from outrider.wire.transport import RouterTransport
@@ -47,7 +48,7 @@ def worker_names(config: Config) -> dict[str, WorkerRole]:
 
 def needs_draft(config: Config) -> bool:
     """Is there a draft worker, and something for it to do?"""
-    return has_draft_worker(config) and "draft-simple" in config.speculative.types
+    return has_draft_worker(config) and DRAFT_SIMPLE in config.speculative.types
 
 
 def make_launcher(config: Config, endpoint: str) -> Launcher:
@@ -74,16 +75,8 @@ def make_schedule(config: Config) -> Schedule:
         case "branches":
             return Overlap(config.speculative.draft_n_branches)
         case "auto":
-            return Auto(are_apart(config.target, config.draft), config.speculative.draft_n_branches)
+            return Auto(not share_processors(config), config.speculative.draft_n_branches)
     return Lockstep()
-
-
-def are_apart(target: Worker, draft: Worker) -> bool:
-    """Do the two workers compute on processors, devices or hosts of their own?"""
-    if not (target.launch and draft.launch):
-        return True
-    pinned = bool(target.cpus and draft.cpus) and not set(target.cpus) & set(draft.cpus)
-    return pinned or (target.devices != draft.devices)
 
 
 def make_request(config: Config, prompt: list[int], prediction: Sequence[int] = ()) -> Request:
@@ -175,13 +168,21 @@ def started(
             service.shutdown("the coordinator ends", coordinator.grace_s)
 
 
-def wait_until_ready(service: Service, config: Config, signals: Signals, turn: Callable[[float], object]) -> None:
-    """`turn` (which takes the seconds that may pass) until every configured worker is ready.
+def wait_until_ready(
+    service: Service, config: Config, signals: Signals, turn: Callable[[float], object], *, draft_may_come: bool = False
+) -> None:
+    """`turn` (which takes the seconds that may pass) until every configured worker is ready. `draft_may_come`: one that is
+    started on another host may also come later.
 
     Raises the error of the first that cannot be, and Interrupted on a signal."""
     deadline = service.clock() + config.coordinator.start_timeout_s
+    awaited = {
+        name: role
+        for name, role in worker_names(config).items()
+        if role == "target" or config.draft.launch or not draft_may_come
+    }
     while True:
-        waiting = [name for name, role in worker_names(config).items() if service.connections.of_role(role) is None]
+        waiting = [name for name, role in awaited.items() if service.connections.of_role(role) is None]
         for error in (service.fatal, *service.refused.values()):
             if error is not None:
                 raise error

@@ -8,10 +8,13 @@ predicted from the measured costs and corrected by what the mode really brought;
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from bisect import bisect
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coordinator.costs import Costs
+import numpy as np
+
+from coordinator.costs import Costs, Speed
 from coordinator.instructions import Command
 from coordinator.overlap import FIRST_WAIT_S, LOOKAHEAD_ROUNDS, Overlap, OverlapSession
 from coordinator.request import Request
@@ -35,32 +38,31 @@ LONGEST_BELIEF = 1024
 SLOWDOWN_APART, SLOWDOWN_SHARED = 1.0, 2.0
 #: Tokens of a mode that must speak for or against it to weigh as much as its prediction.
 DOUBT = 30.0
-#: How much older rounds count when a new one comes.
-FADE = 0.98
 #: Chance of a mismatch to find a branch ready, before any was seen.
 HOPE = 0.4
 #: Length of the very first draft, which shows what a step costs.
 FIRST_DRAFT = 3
 #: Even where a token must be nearly certain to be worth its time, probabilities are no better known than this.
 HIGHEST_P_MIN = 0.9
+#: Round trips that a break-even is looked for among.
+LONGEST_TRIP_S, N_TRIPS = 60.0, 60_001
 #: In lockstep a draft that takes so many times longer than it should is not waited for.
 LATE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`n` drafted tokens per round; 0 where drafting is off."""
+    """`n` drafted tokens per round; 0 where drafting is off. probe: only to see what drafting would be worth."""
 
     mode: Mode
     n: int
+    probe: bool = False
 
 
 OFF = Choice("off", 0)
-#: There is no draft to choose about.
-NO_CHOICE = Choice("off", 0)
 #: Two tokens are drafted while the target goes on: the first brings the draft up to the text, the second tells what a step
 #: costs, and both whether they are right.
-PROBE = Choice("overlap", 2)
+PROBE = Choice("overlap", 2, probe=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ class Outlook:
     foreseen: float = 0.0
 
 
-def predict(choice: Choice, costs: Costs, outlook: Outlook) -> float | None:
-    """Tokens per second of a choice; None where a cost is not known yet.
+def predict(choice: Choice, costs: Costs, outlook: Outlook, trip: float | None = None) -> float | None:
+    """Tokens per second of a choice; None where a cost is not known yet. trip: of the link, where not as measured.
 
     off: 1/v(1). lockstep: E(n) / (n·c + v(n+1) + L), all of it alone. overlap: see `_overlapped`, with the costs
     beside each other.
@@ -85,7 +87,8 @@ def predict(choice: Choice, costs: Costs, outlook: Outlook) -> float | None:
         return 1.0 / alone
     if step is None:
         return None
-    trip = costs.round_trip.value or 0.0
+    if trip is None:
+        trip = costs.round_trip.value or 0.0
     if choice.mode == "lockstep":
         return expected_tokens(outlook.acceptance, n) / (n * step + verify + trip)
     beside, step_beside = costs.verify_s(n + 1, busy=True), costs.step_s(busy=True)
@@ -105,24 +108,34 @@ def _overlapped(n: int, outlook: Outlook, verify: float, step: float, trip: floa
     return max(waiting, going_on)
 
 
+def break_even_s(mode: Mode, n_max: int, costs: Costs, outlook: Outlook) -> float | None:
+    """The longest round trip with which the mode's best choice is as fast as plain decoding; negative: none, and
+    `LONGEST_TRIP_S` where a longer one would do. None where a cost is not known."""
+    alone = predict(OFF, costs, outlook)
+    if alone is None or costs.step_s() is None:
+        return None
+
+    def pays(trip: float) -> bool:
+        choices = (Choice(mode, n) for n in range(1, n_max + 1))
+        return any((predict(choice, costs, outlook, trip) or 0.0) >= alone for choice in choices)
+
+    trips = np.linspace(0.0, LONGEST_TRIP_S, N_TRIPS)
+    return float(trips[bisect(trips, False, key=lambda trip: not pays(float(trip))) - 1]) if pays(0.0) else -1.0
+
+
 @dataclass(slots=True)
 class Record:
     """What a mode brought in its last rounds, fading, and for how long that is believed after it was left."""
 
-    tokens: float = 0.0
-    seconds: float = 0.0
+    speed: Speed = field(default_factory=Speed)
     n_rounds: int = 0
     last_round: int = 0
     since: int = 0  # the round in which it was taken up
     believed_for: int = BELIEVED_FOR
 
-    def add(self, n_tokens: int, seconds: float) -> None:
-        self.tokens = FADE * self.tokens + n_tokens
-        self.seconds = FADE * self.seconds + seconds
-
     def value(self, predicted: float) -> float:
         """Tokens per second: as if it had brought what is predicted for `DOUBT` more tokens."""
-        return (self.tokens + DOUBT) / (self.seconds + DOUBT / predicted) if predicted else 0.0
+        return (self.speed.tokens + DOUBT) / (self.speed.seconds + DOUBT / predicted) if predicted else 0.0
 
     def left(self, now: int) -> None:
         """Another mode is better. One that was tried in vain is tried again after a longer time each time."""
@@ -131,7 +144,7 @@ class Record:
 
     def forget_if_old(self, now: int) -> None:
         if now - self.last_round >= self.believed_for:
-            self.tokens = self.seconds = 0.0
+            self.speed = Speed()
 
 
 class Chooser:
@@ -154,7 +167,7 @@ class Chooser:
         for record in self._records.values():
             record.forget_if_old(self._round)
         choice = self._best(n_max, outlook)
-        if choice is PROBE:
+        if choice.probe:
             self._probed_at = self._round
             self.costs.draft_unheard()
             return choice
@@ -197,8 +210,8 @@ class Chooser:
 
     def brought(self, choice: Choice, n_tokens: int, seconds: float) -> None:
         """A round with this choice is over."""
-        if seconds > 0 and choice is not PROBE:
-            self._records[choice.mode].add(n_tokens, seconds)
+        if seconds > 0 and not choice.probe:
+            self._records[choice.mode].speed.add(n_tokens, seconds)
 
     def explain(self, n_max: int, outlook: Outlook) -> dict[str, Any]:
         """What is known and what follows from it, for people: times in milliseconds, speeds in tokens per second."""
@@ -215,6 +228,11 @@ class Chooser:
             "foreseen": outlook.foreseen,
             "predicted_per_second": {
                 mode: self._predict(self.best_of(mode, n_max, outlook)[0], outlook) or None for mode in self._records
+            },
+            "break_even_ms": {
+                mode: None if (trip := break_even_s(mode, n_max, costs, outlook)) is None else ms * trip
+                for mode in self._records
+                if mode != "off"
             },
         }
 
@@ -237,7 +255,7 @@ class AutoSession(OverlapSession):
         self._chooser = schedule.chooser
         self._schedule_branches, self._apart = schedule.n_branches, schedule.apart
         self._lead = LOOKAHEAD_ROUNDS * (request.speculation.n_max + 1)
-        self._choice = NO_CHOICE
+        self._choice, self._chose = OFF, False
         self._went_on = False  # the target was told not to wait for the next request: it has no draft
 
     def _start_round(self, now: float) -> list[Command]:
@@ -247,16 +265,17 @@ class AutoSession(OverlapSession):
             self._reach, self._n_branches = self._lead if self._apart else n_max, 0
         else:
             budget = min(n_max, self._draft_budget()) if self._can_draft() else 0
-            # Who drafts nothing says nothing of what drafting is worth.
-            self._choice = self._chooser.next(budget, self._outlook) if budget else NO_CHOICE
-            ahead = self._choice.mode == "overlap" and self._choice is not PROBE
+            # Who cannot draft says nothing of what drafting is worth.
+            self._chose = budget > 0
+            self._choice = self._chooser.next(budget, self._outlook) if self._chose else OFF
+            ahead = self._choice.mode == "overlap" and not self._choice.probe
             # Each round takes what is there and worth its rows; the choice is about what is drafted now.
             self._reach = self._lead if ahead else self._choice.n
             self._n_branches = self._schedule_branches if ahead else 0
         return super()._start_round(now)
 
     def _can_draft(self) -> bool:
-        wanted = self.schedule.uses_draft(self.request.speculation)
+        wanted = self.request.speculation.uses_draft
         return wanted and "draft" in self._peers and self._draft_obstacle() is None
 
     @property
@@ -267,7 +286,7 @@ class AutoSession(OverlapSession):
         )
 
     def _patience(self, now: float) -> tuple[int, float]:
-        if self._choice is PROBE or self._choice.mode == "off" or self._went_on:
+        if self._choice.probe or self._choice.mode == "off" or self._went_on:
             return 0, 0.0
         if self._choice.mode != "lockstep":
             return super()._patience(now)
@@ -302,7 +321,7 @@ class AutoSession(OverlapSession):
         return self._chooser.explain(self.request.speculation.n_max, self._outlook)
 
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
-        if self._is_typical and self._choice is not NO_CHOICE:
+        if self._is_typical and self._chose:
             self._chooser.brought(self._choice, len(verdict.tokens), now - self._round_since)
         return super()._go_on(verdict, n_accepted, now)
 

@@ -18,7 +18,7 @@ from outrider.config.merge import Merged
 from outrider.config.render import merged_toml
 from outrider.config.request import request_options
 from outrider.config.schema import Config
-from outrider.config.settle import require_request, require_server, require_target
+from outrider.config.settle import of_one_request, require_request, require_server, require_target
 from outrider.errors import ConfigError, OutriderError
 
 _WORKERS = ("target", "draft", "speculative", "coordinator", "log")
@@ -37,6 +37,7 @@ class Command:
     own: dict[str, tuple[str, str]] = field(default_factory=dict)
     n_names: tuple[int, int] = (0, 0)
     require: Callable[[Config], None] = require_target
+    not_shown: Callable[[str], bool] = lambda key: False  # keys that it refuses with a reason of its own
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +72,7 @@ def _run_command(name: str, command: Command, argv: list[str]) -> int:
     takes_value = {flag: bool(metavar) for flag, (metavar, _) in own.items()}
     parsed = parse_argv(argv[:1] if argv[:1] in _HELP_ONLY else argv, takes_value, command.sections)
     if _HELP.keys() & parsed.own.keys():
-        print(command_help(command.usage, command.summary, own, command.sections), end="")
+        print(command_help(command.usage, command.summary, own, command.sections, command.not_shown), end="")
         return 0
     low, high = command.n_names
     if not low <= len(parsed.names) <= high:
@@ -157,7 +158,7 @@ def _keys(parsed: Parsed, merged: Merged | None) -> int:
 _HELP = {"-h": ("", ""), "--help": ("", "show this help")}
 _HELP_ONLY = (["-h"], ["--help"])
 _CONFIG_FLAGS = {
-    "--config": ("FILE", "TOML file with any of the keys below"),
+    "--config": ("FILE", "TOML file; docs/configuration.md lists its keys, --print-config shows them"),
     "--print-config": ("", "show the merged configuration, each value with its origin, and stop"),
 }
 _JSON = {"--json": ("", "print one JSON object")}
@@ -183,6 +184,7 @@ COMMANDS: dict[str, Command] = {
         "answer OpenAI's and llama-server's clients over HTTP until SIGTERM",
         _serve,
         sections=(*_WORKERS, "sampling", "generation", "server"),
+        not_shown=of_one_request,
         require=require_server,
     ),
     "doctor": Command(

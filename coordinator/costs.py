@@ -74,19 +74,19 @@ class Acceptance:
 
 
 class Speed:
-    """Committed tokens per second over the last rounds."""
+    """Committed tokens per second over the last rounds; older ones fade."""
 
     def __init__(self) -> None:
-        self._tokens = self._seconds = 0.0
+        self.tokens = self.seconds = 0.0
 
     def add(self, n_tokens: int, seconds: float) -> None:
         """A round brought so many tokens in so many seconds."""
-        self._tokens = FADE * self._tokens + n_tokens
-        self._seconds = FADE * self._seconds + seconds
+        self.tokens = FADE * self.tokens + n_tokens
+        self.seconds = FADE * self.seconds + seconds
 
     @property
     def value(self) -> float | None:
-        return self._tokens / self._seconds if self._seconds > 0 else None
+        return self.tokens / self.seconds if self.seconds > 0 else None
 
 
 class Lowest:

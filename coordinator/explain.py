@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
-#: The longest draft that the break-even is looked for with.
-MAX_N = 8
+#: The longest round trip that the controller looks at.
 _ENDLESS_MS = 60_000.0
 
 
@@ -84,33 +81,14 @@ def _why(controller: Mapping[str, Any]) -> str:
 
 def _break_even(controller: Mapping[str, Any]) -> str:
     """Round trips up to which drafting pays."""
-    verify = {int(n): ms for n, ms in _known(controller.get("verify_ms")).items()}
-    step, acceptance = controller.get("draft_step_ms"), controller.get("acceptance")
-    if not verify or not step or acceptance is None:
+    limits = controller.get("break_even_ms") or {}
+    if not limits or any(limit_ms is None for limit_ms in limits.values()):
         return "not known: no draft was measured"
     parts = []
-    for mode, limit_ms in break_even_ms(verify, step, acceptance).items():
+    for mode, limit_ms in limits.items():
         limit = f"up to a round trip of {limit_ms:.0f} ms" if limit_ms < _ENDLESS_MS else "at any round trip"
-        parts.append(f"{mode} pays {limit}" if limit_ms > 0 else f"{mode} never pays")
+        parts.append(f"{mode} pays {limit}" if limit_ms >= 0 else f"{mode} never pays")
     return "; ".join(parts)
-
-
-def break_even_ms(verify_ms: Mapping[int, float], step_ms: float, acceptance: float) -> dict[str, float]:
-    """The round trip at which each mode is as fast as plain decoding, with its best length of draft; below zero: slower
-    even without a link. `verify_ms`: decode times of the target, by rows.
-
-    lockstep E·T - v(n+1) - n·c; overlap (E·T - v(n+1)) / (1 - h) - n·c, where E tokens are expected of a round that
-    verifies n, T = v(1), c is a draft step, and h = acceptance^(n+1) the chance that the draft is ahead.
-    """
-    rows = sorted(verify_ms)
-    limits = {"lockstep": -np.inf, "overlap": -np.inf}
-    for n in range(1, MAX_N + 1):
-        tokens = sum(acceptance**i for i in range(n + 1))
-        v = float(np.interp(n + 1, rows, [verify_ms[row] for row in rows]))
-        gain, behind = tokens * verify_ms[rows[0]] - v, 1.0 - acceptance ** (n + 1)
-        limits["lockstep"] = max(limits["lockstep"], gain - n * step_ms)
-        limits["overlap"] = max(limits["overlap"], gain / max(behind, 1e-9) - n * step_ms)
-    return {mode: float(limit) for mode, limit in limits.items()}
 
 
 def _known(values: Mapping[Any, float | None] | None) -> dict[Any, float]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 
-from outrider.config.options import Option
+from outrider.config.options import FLAG_SETS, Option
 from outrider.config.render import TITLES, default_text, sections
 
 _INDENT = 30
@@ -28,15 +28,28 @@ def overview(summaries: Mapping[str, str]) -> str:
     )
 
 
-def command_help(usage: str, summary: str, own: Mapping[str, tuple[str, str]], tables: Container[str]) -> str:
-    """What `outrider COMMAND --help` prints: its own flags, then the options of its tables, with defaults."""
+def command_help(
+    usage: str,
+    summary: str,
+    own: Mapping[str, tuple[str, str]],
+    tables: Container[str],
+    not_shown: Callable[[str], bool] = lambda key: False,
+) -> str:
+    """What `outrider COMMAND --help` prints: its own flags, then the options of its tables, with defaults; those whose
+    keys are `not_shown` left out."""
     lines = [f"usage: {usage}", "", summary, ""]
     lines += [_row(f"{flag} {metavar}".rstrip(), text) for flag, (metavar, text) in own.items() if text]
+    if "speculative" in tables:
+        lines += [_row(flag, f"stands for {_settings(sets)}") for flag, sets in FLAG_SETS.items()]
     for section, options in sections():
-        flagged = [option for option in options if option.flags]
+        flagged = [option for option in options if option.flags and not not_shown(option.key)]
         if section.partition(".")[0] in tables and flagged:
             lines += ["", f"{TITLES[section]}:", *(_option_row(option) for option in flagged)]
     return "\n".join([*lines, ""])
+
+
+def _settings(settings: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{key.removeprefix('speculative.')} = {value}" for key, value in settings)
 
 
 def _option_row(option: Option) -> str:

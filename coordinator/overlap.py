@@ -17,10 +17,11 @@ from coordinator.lengths import Survival
 from coordinator.replies import answers, may_ask_again
 from coordinator.request import Request
 from coordinator.schedule import RoundPlan, SpeculationSettings
-from coordinator.session import MODEL, Phase, Session
+from coordinator.session import Phase, Session
 from coordinator.waiting import best_wait
 from outrider.decoding.row_costs import Average
 from outrider.speculators.chain import Chain
+from outrider.speculators.types import DRAFT_SIMPLE
 from outrider.types import ModelFacts, WorkerRole
 from outrider.wire.messages import (
     MAX_BRANCHES,
@@ -54,9 +55,6 @@ class Overlap:
         self.n_branches = n_branches
         self.name = "branches" if n_branches else "overlap"
 
-    def uses_draft(self, settings: SpeculationSettings) -> bool:
-        return MODEL in settings.types and settings.n_max > 0
-
     def plan(self, settings: SpeculationSettings, budget: int) -> RoundPlan:
         return RoundPlan(min(settings.n_max, budget))
 
@@ -71,7 +69,7 @@ class OverlapSession(Session):
         self._ahead = Ahead(len(self.history))
         self._riding: DraftRequest | None = None  # the draft worker is at work on this
         self._asked_at: dict[int, float] = {}  # when, by the committed length of the requests that ride
-        self._started_at = 0.0  # when the draft was last sent on its way
+        self._ride_since = 0.0  # when the draft was last sent on its way
         self._right_from = 0  # what was drafted behind a shorter text is wrong
         self._halted = False  # it stopped by itself (p_min); asked again it would stop there again
         self._round_since = 0.0
@@ -141,7 +139,7 @@ class OverlapSession(Session):
         prefix = (*self._stamp("draft"), *self._prefix("draft"))
         request = DraftRequest(*prefix, plan.n_max, 0, self._p_min(), credit, self._n_branches)
         if riding is None:
-            self._started_at = now
+            self._ride_since = now
         self._riding, self._halted = request, False
         self._asked_at[request.committed_len] = now
         return [*begin, Send("draft", request)]
@@ -186,7 +184,7 @@ class OverlapSession(Session):
         """The draft contradicts the text at this position. It may have been told so already."""
         if self._riding is not None and self._riding.committed_len > position:
             self._ahead.restart(len(self.history))
-            self._right_from, self._started_at = position + 1, self._asked_at.get(self._riding.committed_len, now)
+            self._right_from, self._ride_since = position + 1, self._asked_at.get(self._riding.committed_len, now)
             return []
         return self._lost_touch(now)
 
@@ -212,9 +210,10 @@ class OverlapSession(Session):
         if n_max > len(self._ahead.tokens) and self._riding is not None and self._waits(now):
             self.phase, self._waiting = Phase.DRAFTING, None
             return [WakeAt(self._give_up_at)]
+        n = n if n >= self.request.speculation.n_min else 0
         self._draft = self._ahead.tokens[:n]
         if n:
-            self._speculators.drafted_outside(MODEL, n)
+            self._speculators.drafted_outside(DRAFT_SIMPLE, n)
         return self._verify()
 
     def _waits(self, now: float) -> bool:
@@ -235,7 +234,7 @@ class OverlapSession(Session):
         trip = costs.round_trip.value or 0.0
         # A draft that rides tells its next token in a step; after a restart the request must get there first, and what the
         # target has sampled meanwhile is drafted too.
-        behind_s = max(self._started_at + trip + len(self._ahead.late) * step - now, 0.0)
+        behind_s = max(self._ride_since + trip + len(self._ahead.late) * step - now, 0.0)
         waits = [max(m - n_ready, 0) * step + (behind_s if m > n_ready else 0.0) for m in range(self._n + 1)]
         wish = best_wait(costs, self.acceptance.value, self._foreseen.value or 0.0, waits, min(n_ready, self._n))
         return (0, 0.0) if wish <= n_ready else (wish, PATIENCE * (waits[wish] + step))
@@ -252,7 +251,7 @@ class OverlapSession(Session):
         self._failures["draft"], self._gave_up = 0, False
         self.counts.draft_decode_us += draft.decode_us
         n_vocab = self.target_facts.n_vocab
-        n_known = next((i for i, token in enumerate(draft.tokens) if token >= n_vocab), len(draft.tokens))
+        n_known = self._n_known(draft.tokens)
         if draft.n_evaluated and draft.tokens:
             self._learn_draft(draft, now)
         wrong_from, n_agreed = self._ahead.add(draft.start, draft.tokens[:n_known], draft.probs[:n_known])
@@ -308,7 +307,7 @@ class OverlapSession(Session):
             costs.verified(verdict.n_rows, verdict.decode_us / 1e6, self._busy, verdict.n_sessions)
         if now > self._round_since > 0 and self._is_typical:
             costs.speed.add(len(verdict.tokens), now - self._round_since)
-        if self.chain.last_type(0) != MODEL:
+        if self.chain.last_type(0) != DRAFT_SIMPLE:
             return
         self.acceptance.add(n_accepted, n_tested)
         for i, prob in enumerate(self._ahead.probs[:n_tested]):

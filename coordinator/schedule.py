@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from outrider.speculators.types import DRAFT_SIMPLE
 from outrider.types import DraftSampling
 
 
@@ -27,6 +28,11 @@ class SpeculationSettings:
     draft_sampling: DraftSampling = "greedy"
     synth_rates: Sequence[float] = ()  # not empty: the text is INVALID, drafts are accepted at random
 
+    @property
+    def uses_draft(self) -> bool:
+        """May the draft worker be asked at all?"""
+        return DRAFT_SIMPLE in self.types and self.n_max > 0
+
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
@@ -38,10 +44,6 @@ class RoundPlan:
 class Schedule(Protocol):
     name: str
 
-    def uses_draft(self, settings: SpeculationSettings) -> bool:
-        """May a session with these settings ask the draft worker at all?"""
-        ...
-
     def plan(self, settings: SpeculationSettings, budget: int) -> RoundPlan:
         """The next round, where at most `budget` tokens can be drafted."""
         ...
@@ -51,9 +53,6 @@ class Lockstep:
     """One side works, the other waits."""
 
     name = "lockstep"
-
-    def uses_draft(self, settings: SpeculationSettings) -> bool:
-        return "draft-simple" in settings.types and settings.n_max > 0
 
     def plan(self, settings: SpeculationSettings, budget: int) -> RoundPlan:
         n_max = min(settings.n_max, budget)

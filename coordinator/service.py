@@ -71,7 +71,7 @@ class Limits:
     """Times in seconds."""
 
     heartbeat_s: float = 0.5
-    lost_after_s: float = 2.0
+    lost_after_s: float = 3.0
     stuck_after_s: float = 120.0
 
 

@@ -12,6 +12,7 @@ The attributes belong together: change them only through the methods of the firs
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -27,6 +28,7 @@ from outrider.decoding.stats import RequestStats
 from outrider.history import History
 from outrider.speculators.chain import Chain, Member
 from outrider.speculators.session import SessionSpeculators
+from outrider.speculators.types import DRAFT_SIMPLE
 from outrider.types import ModelFacts, WorkerRole
 from outrider.wire.messages import (
     MAX_DRAFT,
@@ -46,7 +48,6 @@ from outrider.wire.messages import (
     VerifyRequest,
 )
 
-MODEL = "draft-simple"
 #: A request may cost so many targets without getting any further.
 MAX_TARGETS_LOST = 1
 
@@ -121,7 +122,7 @@ class Session:
         """Could the next round have a draft, as far as this session knows?"""
         if self._looks_up:
             return True
-        if not self.schedule.uses_draft(self.request.speculation):
+        if not self.request.speculation.uses_draft:
             return False
         peer = self._peers.get("draft")
         return self._draft_off is None and peer is not None and len(self.history) <= peer.facts.n_ctx
@@ -316,13 +317,13 @@ class Session:
 
     def _keep_draft_worker_near(self) -> list[Command]:
         """While the target verifies another's draft, the draft worker reads what was committed meanwhile."""
-        if not self.schedule.uses_draft(self.request.speculation) or self._draft_obstacle() is not None:
+        if not self.request.speculation.uses_draft or self._draft_obstacle() is not None:
             return []
         return [*self._begin("draft"), self._with_prefix("draft", Process)]
 
     def _plan(self) -> RoundPlan:
         settings = self.request.speculation
-        if not self.schedule.uses_draft(settings):
+        if not settings.uses_draft:
             return RoundPlan(n_max=0)
         obstacle = self._draft_obstacle()
         if obstacle is not None:
@@ -367,12 +368,15 @@ class Session:
         self.counts.n_dropped += draft.n_dropped
         self.counts.draft_decode_us += draft.decode_us
         assert isinstance(self._waiting, DraftRequest)
-        n_vocab = self.target_facts.n_vocab
         tokens = draft.tokens[: self._waiting.n_max]
-        n_known = next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens))
-        self._draft = tokens[:n_known]
-        self._speculators.drafted_outside(MODEL, n_known, draft.decode_us, draft.n_dropped)
+        self._draft = tokens[: self._n_known(tokens)]
+        self._speculators.drafted_outside(DRAFT_SIMPLE, len(self._draft), draft.decode_us, draft.n_dropped)
         return self._verify()
+
+    def _n_known(self, tokens: Sequence[int]) -> int:
+        """How many of them the target has, up to the first that it lacks."""
+        n_vocab = self.target_facts.n_vocab
+        return next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens))
 
     def _verify(self) -> list[Command]:
         self.phase = Phase.VERIFYING
@@ -455,7 +459,7 @@ class Session:
         if n_accepted < len(self._draft):
             self.epoch += 1
             rollback.append(self._with_prefix("draft", Rollback))
-        by_other = self.chain.last_type(0) != MODEL
+        by_other = self.chain.last_type(0) != DRAFT_SIMPLE
         return rollback, [Send("draft", Accept(*self._stamp("draft"), n_accepted, by_other))]
 
     # --- what goes wrong -----------------------------------------------------------------------------------------

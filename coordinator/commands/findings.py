@@ -9,6 +9,9 @@ from typing import Any, Literal, TypeGuard
 from coordinator.commands.units import bytes_text, count_text
 from outrider.config import Config, Worker, has_draft_worker, why_off
 
+#: of n_gpu_layers: what fits a GPU, where there is one
+AUTO_LAYERS = -1
+
 Level = Literal["ok", "warn", "fail"]
 Facts = dict[str, Any]
 
@@ -63,7 +66,11 @@ def engine(role: Role, llama: Facts) -> Finding:
     if llama["version"] is None:
         return Finding("fail", check, "llama: llama-cpp-python is not installed; run: pip install 'outrider[llama]'")
     devices = ", ".join(f"{name} ({bytes_text(free)} free)" for name, free in llama["devices"]) or "no GPU"
-    return Finding("ok", check, f"llama: llama-cpp-python {llama['version']}, {devices}")
+    forbids = (
+        role.worker.n_gpu_layers not in (0, AUTO_LAYERS) and not llama["devices"] and role.worker.devices != ["none"]
+    )
+    hint = "; build it for the GPU, or leave n_gpu_layers at auto" if forbids else ""
+    return Finding("fail" if forbids else "ok", check, f"llama: llama-cpp-python {llama['version']}, {devices}{hint}")
 
 
 def model(role: Role) -> Finding:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.admission import Admission
-from coordinator.assemble import Interrupted, started, wait_until_ready
+from coordinator.assemble import Interrupted, needs_draft, started, wait_until_ready
 from coordinator.clients import Clients
 from coordinator.service import Service
 from coordinator.signals import Signals
@@ -46,9 +46,9 @@ def execute(config: Config, *, fixed_seed: bool = False) -> int:
                     loop = Loop(service, admission, signals, front)
                     service.clients = Clients(service, config, admission)
                     try:
-                        wait_until_ready(service, config, signals, loop.turn)
+                        wait_until_ready(service, config, signals, loop.turn, draft_may_come=True)
                         loop.ready()
-                        _say_ready(transport.endpoint, front)
+                        _say_ready(config, service, transport.endpoint, front)
                         loop.serve()
                         loop.drain(config.coordinator.grace_s)
                     finally:
@@ -113,13 +113,16 @@ def _front(config: Config, service: Service, admission: Admission, fixed_seed: b
         from coordinator.api.server import front
     except ImportError as error:
         raise ConfigError(
-            f"server.port: the HTTP front needs the package {error.name}: install the extra, pip install outrider[server]"
+            f"server.port: the HTTP front needs the package {error.name}: install the extra, pip install 'outrider[server]'"
         ) from None
     with front(config, service, admission, fixed_seed=fixed_seed) as running:
         yield running
 
 
-def _say_ready(endpoint: str, front: Front | None) -> None:
-    print(f"ready: outrider run --connect {endpoint}", file=sys.stderr, flush=True)
+def _say_ready(config: Config, service: Service, endpoint: str, front: Front | None) -> None:
+    address = config.coordinator.address or endpoint
+    print(f"ready: outrider run --connect {address}", file=sys.stderr, flush=True)
     for url in front.urls if front else []:
         print(f"ready: {url}", file=sys.stderr, flush=True)
+    if needs_draft(config) and service.draft is None:
+        print(f"the draft worker {config.draft.name!r} may come at any time to {address}", file=sys.stderr, flush=True)

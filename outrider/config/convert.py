@@ -36,6 +36,10 @@ def _ngram(sizes: NgramSizes) -> NgramParams:
     return NgramParams(size_n=sizes.size_n, size_m=sizes.size_m, min_hits=sizes.effective_min_hits)
 
 
+#: auto: what fits a GPU, if there is one; all: every layer, and an error where there is no GPU.
+_GPU_LAYERS = {-1: None, -2: 2**31 - 1}
+
+
 def engine_options(worker: Worker, n_seq: int, n_branches: int = 0) -> EngineOptions:
     """What the worker's engine is created with, for `n_seq` sequences and copies of them.
 
@@ -46,7 +50,7 @@ def engine_options(worker: Worker, n_seq: int, n_branches: int = 0) -> EngineOpt
         n_seq=n_seq,
         n_branches=n_branches,
         n_threads=worker.threads or None,
-        n_gpu_layers=worker.n_gpu_layers if worker.n_gpu_layers >= 0 else None,
+        n_gpu_layers=_GPU_LAYERS.get(worker.n_gpu_layers, worker.n_gpu_layers),
         devices=",".join(worker.devices) or None,
         cache_type_k=worker.cache_type_k,
         cache_type_v=worker.cache_type_v,

@@ -26,6 +26,9 @@ from outrider.wire.messages import MAX_DRAFT
 _LLAMA_ONLY = ("n_gpu_layers", "devices", "cache_type_k", "cache_type_v", "flash_attn")
 _NOT_READ = {"numpy": _LLAMA_ONLY, **dict.fromkeys(FILELESS, (*_LLAMA_ONLY, "threads"))}
 
+#: Worker keys that say what a machine has.
+_OF_THE_HOST = ("engine", "devices", "threads")
+
 #: Keys of [generation] that are limits and defaults of a server's requests.
 _SERVER_GENERATION = ("n_predict", "stop")
 
@@ -65,9 +68,10 @@ def _choose_one(merged: Merged, what: str, keys: Sequence[str]) -> Merged:
 
 
 def _drop_followed(merged: Merged) -> Merged:
-    """A draft on another engine does not follow the target in what that engine does not have."""
+    """A draft does not follow the target in what its own engine does not have, nor on another host in what the host has."""
     draft, origins = merged.config.draft, dict(merged.origins)
-    keys = [f"draft.{name}" for name in _NOT_READ.get(draft.engine, ()) if origins[f"draft.{name}"].level == "follows"]
+    names = {*_NOT_READ.get(draft.engine, ()), *(() if draft.launch else _OF_THE_HOST)}
+    keys = [f"draft.{name}" for name in sorted(names) if origins[f"draft.{name}"].level == "follows"]
     draft = msgspec.structs.replace(draft, **{key.partition(".")[2]: BY_KEY[key].default for key in keys})
     origins.update(dict.fromkeys(keys, DEFAULT))
     return replace(merged, config=msgspec.structs.replace(merged.config, draft=draft), origins=origins)
@@ -95,8 +99,14 @@ def require_server(config: Config) -> None:
     require_target(config)
     default = Generation()
     for name in Generation.__struct_fields__:
-        if name not in _SERVER_GENERATION and getattr(config.generation, name) != getattr(default, name):
-            raise ConfigError(f"generation.{name} belongs to one request; `outrider serve` takes none")
+        if of_one_request(f"generation.{name}") and getattr(config.generation, name) != getattr(default, name):
+            raise ConfigError(f"generation.{name} belongs to one request; a server takes none")
+
+
+def of_one_request(key: str) -> bool:
+    """Is this a setting of a single request, which a server has no use for?"""
+    section, _, name = key.rpartition(".")
+    return section == "generation" and name not in _SERVER_GENERATION
 
 
 def why_off(config: Config) -> str | None:

@@ -25,12 +25,13 @@ TYPE_NAMES = (
 LOOKUP_TYPES = ("ngram-suffix", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 
 #: Types that draft with a model. Only the first can run yet.
-MODEL_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
+DRAFT_SIMPLE = "draft-simple"
+MODEL_TYPES = (DRAFT_SIMPLE, "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 
 #: Who is asked first. The order in which a user lists the types, and repeats, do not matter.
 PRIORITY = LOOKUP_TYPES + MODEL_TYPES
 
-RUNNABLE = frozenset(LOOKUP_TYPES) | {"draft-simple"}
+RUNNABLE = frozenset(LOOKUP_TYPES) | {DRAFT_SIMPLE}
 
 #: ngram-cache drafts up to so many tokens, whatever the options say.
 CACHE_DRAFT_LEN = 8

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from outrider.errors import OutriderError
 from outrider.log import set_up_log
 from outrider.types import WorkerRole
-from outrider.worker.processors import pin, shares_cpus, spin_little
+from outrider.worker.processors import pin, spin_little
 
 if TYPE_CHECKING:
     from outrider.engine.base import Engine
@@ -39,6 +39,7 @@ def main(role: WorkerRole, make_worker: Callable[[Engine], SlotWorker[Any]]) -> 
 
 def _main(role: WorkerRole, make_worker: Callable[[Engine], SlotWorker[Any]], argv: Sequence[str]) -> int:
     from outrider.config import load_worker_config
+    from outrider.config.sharing import share_processors
 
     config, launched = load_worker_config(argv, prog=f"python -m {role}_worker")
     worker = config.target if role == "target" else config.draft
@@ -48,7 +49,7 @@ def _main(role: WorkerRole, make_worker: Callable[[Engine], SlotWorker[Any]], ar
         _die_with_parent()
     set_up_log(config.log)
     pin(worker.cpus, worker.threads)
-    if shares_cpus(role, config):
+    if share_processors(config):
         spin_little()
     from outrider.worker.serve import serve
 

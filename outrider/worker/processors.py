@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from outrider.errors import ConfigError
-from outrider.types import WorkerRole
-
-if TYPE_CHECKING:
-    from outrider.config import Config
 
 #: Every library that numpy may have been built with asks for its own.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -21,7 +16,8 @@ _SPINS_OF_SHARED = "1000"
 
 
 def spin_little() -> None:
-    """Threads of llama.cpp give their processor up soon, unless the user said how they wait."""
+    """Threads of llama.cpp give their processor up soon, unless the user said how they wait. (Alone it wins a percent to let
+    them spin.)"""
     if not any(variable in os.environ for variable in _SPIN_VARIABLES):
         os.environ["GOMP_SPINCOUNT"] = _SPINS_OF_SHARED
 
@@ -40,18 +36,6 @@ def pin(cpus: Sequence[int], threads: int) -> None:
             raise ConfigError("cpus: this system cannot pin a process to processors; leave the key out") from None
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(threads or n_cpus())
-
-
-def shares_cpus(role: WorkerRole, config: Config) -> bool:
-    """May the other worker run on this one's processors? Then a thread that spins keeps others from running, among them the
-    one that it waits for. (Alone it wins a percent by spinning.)"""
-    from outrider.config import has_draft_worker
-
-    if not has_draft_worker(config):
-        return False
-    target, draft = config.target.cpus, config.draft.cpus
-    own, other = (target, draft) if role == "target" else (draft, target)
-    return not own or not set(own).isdisjoint(other)
 
 
 def n_cpus() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from outrider.config.convert import engine_options
+from outrider.config.sharing import share_processors
 from outrider.connect import open_link, welcome, worker_address
 from outrider.engine.factory import create_engine, resolve_kind
 from outrider.engine.options import EngineOptions
@@ -20,7 +22,6 @@ from outrider.types import WorkerRole
 from outrider.wire.messages import Ready
 from outrider.worker.loop import work
 from outrider.worker.measure import row_times
-from outrider.worker.processors import shares_cpus
 
 if TYPE_CHECKING:
     from outrider.config import Config, Worker
@@ -36,20 +37,29 @@ MAX_SNAPSHOTS = 8
 def serve(role: WorkerRole, config: Config, make_worker: Callable[[Engine], SlotWorker[Any]]) -> int:
     """Connect, load, work; the exit code. Raises OutriderError for what a user must mend."""
     settings = config.target if role == "target" else config.draft
-    with open_link(role, settings.name, worker_address(config), config.coordinator.keys) as link:
+    address = worker_address(config)
+    with open_link(role, settings.name, address, config.coordinator.keys) as link:
         incarnation = welcome(link)
+        _tell(settings, f"{role} worker {settings.name!r}: connected to {address}")
         engine = load(settings, options_of(role, config))
         try:
             if role == "target" and config.target.chat_template_file:
                 engine.use_chat_template(read_template(Path(config.target.chat_template_file)))
             # A draft beside its target would measure both; what a step costs is seen in its first drafts.
-            if config.speculative.is_measured and (role == "target" or not shares_cpus(role, config)):
+            if config.speculative.is_measured and (role == "target" or not share_processors(config)):
                 engine.facts = msgspec.structs.replace(engine.facts, row_times=row_times(engine, role))
             link.send(Ready(incarnation, engine.facts))
+            _tell(settings, f"{role} worker {settings.name!r}: ready with {settings.model}")
             work(link, make_worker(engine), incarnation)
         finally:
             engine.close()
     return 0
+
+
+def _tell(settings: Worker, line: str) -> None:
+    """Whoever started a worker by hand sees how it fares; one of the launcher's is reported by the coordinator."""
+    if not settings.launch:
+        print(line, file=sys.stderr, flush=True)
 
 
 def options_of(role: WorkerRole, config: Config) -> EngineOptions:

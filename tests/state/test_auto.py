@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.auto import Auto, AutoSession, Choice, Chooser, Outlook, predict
+from coordinator.auto import LONGEST_TRIP_S, Auto, AutoSession, Choice, Chooser, Outlook, break_even_s, predict
 from coordinator.costs import Calibration, Costs
 from coordinator.waiting import best_wait
 from outrider.types import RowTime
@@ -69,6 +69,19 @@ def test_a_session_that_drafts_nothing_does_not_speak_for_others() -> None:
     assert sum(schedule.chooser.counts.values()) == 0
     Pair(scripted(), scripted()).run(make_request(n_predict=20), schedule)
     assert sum(schedule.chooser.counts.values()) > 0
+
+
+def test_break_even_follows_the_formulas() -> None:
+    """T = 100 ms, 10 ms a draft step, five drafted, acceptance 0.7: 144 ms is the published limit of the lockstep order
+    (arXiv 2606.25091), where a verification costs one decode for any number of rows."""
+    flat, outlook = known({1: 100.0, 9: 100.0}, 10.0), Outlook(0.7)
+    lockstep = break_even_s("lockstep", 8, flat, outlook)
+    assert lockstep == pytest.approx(0.144, abs=0.003)
+    assert break_even_s("overlap", 8, flat, outlook) > lockstep  # type: ignore[operator]
+    assert break_even_s("overlap", 8, flat, Outlook(1.0)) == LONGEST_TRIP_S
+    steep = known({1: 100.0, 9: 900.0}, 10.0)
+    assert break_even_s("lockstep", 8, steep, Outlook(0.9)) == -1.0
+    assert break_even_s("lockstep", 8, Costs(), outlook) is None
 
 
 def test_what_was_measured_beside_the_other_worker_is_less_alone() -> None:

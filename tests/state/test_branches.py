@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from draft_worker.branches import Opening, n_worthwhile, openings
 from draft_worker.worker import DraftWorker
 from outrider.engine.base import Span
 from outrider.history import History
+from outrider.speculators.model import Drafting
 from outrider.types import SamplingParams
 from outrider.wire.messages import Begin, Branch, DraftRequest, DraftTokens, End
 from tests.harness import scripted, ticking
@@ -149,3 +151,16 @@ def test_openings_are_the_other_likely_tokens() -> None:
     assert {opening.index for opening in found} == {0, 1, 2}
     assert all(opening.token != drafting.tokens[opening.index] for opening in found)
     assert all(isinstance(opening, Opening) and 0 < opening.reach <= opening.prob < 1 for opening in found)
+
+
+def test_a_draw_that_was_refused_is_none_of_the_rest() -> None:
+    sure, unsure = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    sure[5] = 9.0
+    drafting = Drafting(n_max=8, n_min=0, p_min=0.5, start=10)
+    for row in (sure, sure, unsure):
+        drafting.take(row)
+    assert (len(drafting.tokens), len(drafting.draws), drafting.done) == (2, 3, True)
+    rest = drafting.rest(1, n_max=8, p_min=0.0)
+    assert (rest.start, len(rest.tokens), len(rest.draws)) == (11, 1, 1)
+    rest.take(unsure)
+    assert (len(rest.tokens), len(rest.draws)) == (2, 2)

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.ahead import Ahead
-from coordinator.auto import Auto, make_session
+from coordinator.auto import Auto, AutoSession, make_session
 from coordinator.costs import Acceptance
 from coordinator.instructions import Emit, Finished, Send, WakeAt
 from coordinator.overlap import Overlap, OverlapSession
 from coordinator.schedule import Lockstep, Schedule
-from coordinator.session import Session
+from coordinator.session import Phase, Session
 from outrider.types import SamplingParams
-from outrider.wire.messages import Branch, DraftRequest, DraftTokens, Message, Verdict
+from outrider.wire.messages import Branch, DraftRequest, DraftTokens, Message, Verdict, VerifyRequest
 from tests.harness import GREEDY, Pair, make_request, plain, scripted
 from tests.state.test_lossless import samplings
 
@@ -215,6 +215,17 @@ def test_a_draft_that_skips_what_was_not_told_tells_all_again() -> None:
     (again,) = _of_kind(session.handle(lost, 1.0), DraftRequest)
     assert (again.epoch, again.committed_len) == (asked.epoch + 1, asked.committed_len)
     assert session.acceptance.value == Acceptance().value  # it was not wrong
+
+
+def test_a_target_does_not_wait_for_a_draft_that_nobody_makes() -> None:
+    session = make_session(make_request(), Auto(), None)
+    assert isinstance(session, AutoSession)
+    for role in ("target", "draft"):
+        session.worker_ready(role, 1, scripted().facts)  # type: ignore[arg-type]
+    session.start(0.0)
+    session.phase, session._reach = Phase.DRAFTING, 0  # the controller has left the draft alone meanwhile
+    assert len(_of_kind(session.resend("draft"), VerifyRequest)) == 1
+    assert session.phase is Phase.VERIFYING
 
 
 def _of_kind(commands: Sequence[Any], kind: type[Any]) -> list[Any]:

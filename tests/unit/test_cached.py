@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.cached import CachedSequence
+from outrider.engine.cached import MAX_REPLAY, CachedSequence
 from outrider.engine.scripted import ScriptedEngine
 
 TOKENS = st.lists(st.integers(0, 255), max_size=6)
@@ -19,3 +20,30 @@ def test_the_number_of_missing_rows_is_that_of_missing_tokens(
     cache.appended(rows)
     cache.commit(committed, 0)
     assert cache.n_missing(uncertain) == len(cache.missing(uncertain))
+
+
+@pytest.mark.parametrize("n_uncertain", [0, 2])
+def test_a_memory_of_checkpoints_saves_its_state_before_guesses_and_seldom_else(n_uncertain: int) -> None:
+    engine = ScriptedEngine("scripted:checkpoint=1", n_ctx=256)
+    cache, saved = CachedSequence(engine, 0), 0
+    save = engine.save
+
+    def counted(seq: int) -> object:
+        nonlocal saved
+        saved += 1
+        return save(seq)
+
+    engine.save = counted  # type: ignore[method-assign]
+    text = [1, 2, 3]
+    for token in range(4, 4 + 4 * MAX_REPLAY):
+        cache.commit(text, len(text) - 1)
+        cache.rewind()
+        while n := cache.n_missing([9] * n_uncertain):
+            n = cache.next_rows(n, 512)
+            span = cache.span(cache.missing([9] * n_uncertain)[:n], 1)
+            engine.decode([span])
+            cache.appended(span.tokens)
+        text = [*text, token]
+    assert (saved <= 5) is (n_uncertain == 0)
+    cache.commit(text[:-1], len(text) - 1)
+    assert cache.rewind() >= len(text) - 2 - MAX_REPLAY  # the last request once more

@@ -42,6 +42,10 @@ class Place:
                 self.folder.rmdir()
 
 
+#: What can be listened on and not connected to.
+_WILDCARDS = ("*", "0.0.0.0", "::")
+
+
 def listening(endpoint: str, *, has_keys: bool, allow_remote: bool) -> Place:
     """The place to listen at: "ipc" (a socket in a new folder of mode 0700), "ipc:///PATH" or "tcp://HOST:PORT"."""
     if endpoint == PRIVATE_IPC:
@@ -66,7 +70,7 @@ def connecting(endpoint: str, *, has_keys: bool) -> Place:
         _ipc_path("coordinator.address", endpoint)
         return Place(endpoint, is_tcp=False)
     host, port = _tcp("coordinator.address", endpoint, has_keys)
-    if port == 0 or host == "*":
+    if port == 0 or host in _WILDCARDS:
         raise ConfigError(f"coordinator.address = {endpoint!r}: to connect takes a host and a port")
     return Place(_tcp_url(host, port), is_tcp=True)
 
