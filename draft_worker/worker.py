@@ -128,16 +128,18 @@ class DraftWorker(SlotWorker[DraftSlot]):
     # --- handle --------------------------------------------------------------------------------------------------
 
     def make_slot(self, begin: Begin) -> DraftSlot:
-        """A request that ignores ends of text is drafted without them: its target never samples one."""
+        """A request that ignores ends of text is drafted without them, and every one without what the model forbids: the
+        target never samples them."""
         if begin.draft_sampling == "greedy" or begin.sampling.temp <= 0:
-            return DraftSlot(begin, None, self.eog if begin.sampling.ignore_eos else frozenset())
+            never = self.eog if begin.sampling.ignore_eos else frozenset[int]()
+            return DraftSlot(begin, None, never.union(self.engine.tokenizer.suppressed))
         return DraftSlot(begin, self._sampler(begin))
 
     def _sampler(self, begin: Begin) -> Sampler:
         """Without the biases of tokens that this model lacks."""
         known = [bias for bias in begin.sampling.logit_bias if bias.token < self.engine.n_vocab]
         sampling = msgspec.structs.replace(begin.sampling, logit_bias=known)
-        return Sampler(sampling, begin.choice, self.engine.n_vocab, self.eog)
+        return Sampler(sampling, begin.choice, self.engine.n_vocab, self.eog, self.engine.tokenizer.suppressed)
 
     def handle_other(self, message: Message) -> list[Message]:
         if isinstance(message, DraftRequest):

@@ -71,7 +71,7 @@ class SamplingParams(Value, frozen=True, kw_only=True):
     top_p: Probability = 0.95  # 1 = off
     min_p: Probability = 0.05  # 0 = off
     typical_p: Probability = 1.0  # 1 = off
-    repeat_penalty: Annotated[float, Meta(gt=0.0, le=100.0)] = 1.0  # 1 = off
+    repeat_penalty: Annotated[float, Meta(ge=1e-3, le=100.0)] = 1.0  # 1 = off
     presence_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0  # 0 = off
     frequency_penalty: Annotated[float, Meta(ge=-100.0, le=100.0)] = 0.0  # 0 = off
     repeat_last_n: Annotated[int, Meta(ge=-1, lt=2**31)] = 64  # window of the penalties; 0 = off, -1 = whole context

@@ -66,7 +66,8 @@ class TargetWorker(SlotWorker[TargetSlot]):
     # --- handle --------------------------------------------------------------------------------------------------
 
     def make_slot(self, begin: Begin) -> TargetSlot:
-        sampler = Sampler(begin.sampling, begin.choice, self.engine.n_vocab, self.eog)
+        never = self.engine.tokenizer.suppressed
+        sampler = Sampler(begin.sampling, begin.choice, self.engine.n_vocab, self.eog, never)
         return TargetSlot(begin, sampler, self.grammars.compile(begin.grammar) if begin.grammar else None)
 
     def handle_other(self, message: Message) -> list[Message]:

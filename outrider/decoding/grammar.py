@@ -209,11 +209,14 @@ def _way(start: GrammarState, goal: GrammarState) -> tuple[int, list[int]]:
 def _schema_to_lark(text: str) -> str:
     try:
         schema = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"JSON schema: not JSON: {error}") from error
     if not isinstance(schema, dict):
         raise RequestError(f"JSON schema: an object is needed, not {type(schema).__name__}")
-    options = {"whitespace_pattern": _WHITESPACE} | schema.get("x-guidance", {})
+    own = schema.get("x-guidance", {})
+    if not isinstance(own, dict):
+        raise RequestError(f"JSON schema: x-guidance: an object is needed, not {type(own).__name__}")
+    options = {"whitespace_pattern": _WHITESPACE} | own
     return f"start: %json {json.dumps(schema | {'x-guidance': options})}"
 
 

@@ -36,12 +36,19 @@ class Sampler:
     """The settings of one session, prepared once; immutable.
 
     params: checked by its own bounds. choice: which of several answers to one prompt. eog_tokens: ids that end a text.
-    Raises RequestError where a logit bias names a token that the vocabulary lacks.
+    never: ids that the model forbids. Raises RequestError where a logit bias names a token that the vocabulary lacks.
     """
 
     __slots__ = ("_argmax", "_bias_ids", "_biases", "_choice", "_eog", "_eog_ids", "_greedy", "_window_size", "params")
 
-    def __init__(self, params: SamplingParams, choice: int, n_vocab: int, eog_tokens: Collection[int]) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        choice: int,
+        n_vocab: int,
+        eog_tokens: Collection[int],
+        never: Collection[int] = (),
+    ) -> None:
         for bias in params.logit_bias:
             if bias.token >= n_vocab:
                 raise RequestError(f"logit_bias: token {bias.token} is not in the vocabulary (n_vocab = {n_vocab})")
@@ -49,12 +56,13 @@ class Sampler:
         self._choice = choice
         self._eog = frozenset(eog_tokens)
         self._eog_ids = np.array(sorted(self._eog), np.int64)
-        self._bias_ids = np.array([bias.token for bias in params.logit_bias], np.int64)
-        self._biases = np.array([bias.bias for bias in params.logit_bias], np.float32)
+        biases = [(bias.token, bias.bias) for bias in params.logit_bias] + [(token, -np.inf) for token in never]
+        self._bias_ids = np.array([token for token, _ in biases], np.int64)
+        self._biases = np.array([bias for _, bias in biases], np.float32)
         self._window_size = window_size(params)
         self._greedy = params.temp <= 0
         # typical_p alone of the truncations may drop the best token.
-        self._argmax = self._greedy and params.typical_p >= 1 and not params.logit_bias
+        self._argmax = self._greedy and params.typical_p >= 1 and not biases
 
     def is_eog(self, token: int) -> bool:
         """Does this token end a text?"""

@@ -56,6 +56,7 @@ class Tokenizer(Protocol):
 
     vocab: VocabFacts
     chat_template: str | None  # Jinja source
+    suppressed: Sequence[int]  # ids that must never be sampled (tokenizer.ggml.suppress_tokens)
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Token ids of `text`; BOS/EOS as the model's flags say if `add_special`; control tokens are recognised in

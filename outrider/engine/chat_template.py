@@ -18,6 +18,7 @@ class ChatRenderer(ABC):
 
     vocab: VocabFacts
     chat_template: str | None = None  # Jinja source
+    suppressed: Sequence[int] = ()
 
     @cached_property
     def templates(self) -> TemplateProcess:

@@ -26,6 +26,7 @@ MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 17
 MAX_ITEMS = 1 << 21  # per array
 MAX_STRINGS = 1 << 22  # in all arrays together
+MAX_NUMBERS = 1 << 23  # likewise
 MAX_STRING = 1 << 24  # bytes
 MAX_NAME = 63  # bytes of a tensor's name (ggml's own limit)
 MAX_ALIGNMENT = 1 << 20
@@ -169,6 +170,7 @@ class _Reader:
         self.path, self.data, self.size = path, data, len(data)
         self.at = 0
         self.n_strings = 0
+        self.n_numbers = 0
 
     def header(self) -> Header:
         version, n_tensors, n_keys = self.preamble()
@@ -265,6 +267,9 @@ class _Reader:
             return "array[string]", self.strings(count, what)
         kind, code = self.scalar(type_id, what)
         count = self.count(f"array length of {what}", MAX_ITEMS, struct.calcsize(code))
+        self.n_numbers += count
+        if self.n_numbers > MAX_NUMBERS:
+            fail(self.path, f"{what} brings the number of numbers in arrays above the limit of {MAX_NUMBERS}")
         return f"array[{kind}]", self.numbers(code, count, what)
 
     def strings(self, count: int, what: str) -> list[object]:

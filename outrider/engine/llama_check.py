@@ -22,6 +22,10 @@ _BLOCK = re.compile(r"blk\.(\d+)\.")
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
+#: Layers without heads and without a feed-forward part have no tensors.
+_WITH_EMPTY_LAYERS = ("deci",)
+
+
 def check_metadata(header: Header) -> None:
     """Raise ModelFileError for the first value that would abort."""
     architecture = header.metadata.get("general.architecture")
@@ -55,6 +59,15 @@ def check_cache_types(header: Header, options: EngineOptions) -> None:
             )
 
 
+def short_rope_limit(header: Header, n_ctx_train: int) -> int:
+    """Up to so many cells of a sequence llama.cpp takes the factors of position for short contexts; 0: there is one kind."""
+    if "rope_factors_long.weight" not in header.tensors:
+        return 0
+    key = f"{header.metadata['general.architecture']}.rope.scaling.original_context_length"
+    value = header.metadata.get(key)
+    return value if isinstance(value, int) and value > 0 else n_ctx_train
+
+
 def _number(header: Header, key: str, default: int) -> int:
     """The largest value of a key that is a whole number, or one per layer."""
     value = header.metadata.get(key, default)
@@ -79,7 +92,8 @@ def _check_layers(header: Header, architecture: str) -> None:
     numbers = {int(found[1]) for name in header.tensors if (found := _BLOCK.match(name))}
     if numbers and max(numbers) >= n_layers:
         fail(header.path, f"{key} is {n_layers}, but there are tensors of block {max(numbers)}")
-    if numbers and "split.count" not in header.metadata and len(numbers) < n_layers:
+    may_be_empty = architecture in _WITH_EMPTY_LAYERS or "split.count" in header.metadata
+    if numbers and not may_be_empty and len(numbers) < n_layers:
         missing = next(number for number in range(n_layers) if number not in numbers)
         fail(header.path, f"{key} is {n_layers}, but there is no tensor of block {missing}")
     key = f"{architecture}.nextn_predict_layers"

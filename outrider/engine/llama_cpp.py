@@ -151,6 +151,12 @@ class NativeVocab:
         self.bos, self.eos = lib.llama_vocab_bos(handle), lib.llama_vocab_eos(handle)
         self.add_bos, self.add_eos = lib.llama_vocab_get_add_bos(handle), lib.llama_vocab_get_add_eos(handle)
 
+    def suppressed(self) -> list[int]:
+        """Ids that must never be sampled."""
+        n = ctypes.c_int32(0)
+        tokens = lib.llama_vocab_get_suppress_tokens(self._handle, ctypes.byref(n))
+        return [token for token in (tokens[: n.value] if tokens else []) if 0 <= token < self.n_tokens]
+
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
         room = len(text) + 8
         while True:
@@ -221,7 +227,9 @@ class NativeContext:
     n_seq: as llama.cpp counts them; n_ctx: positions of all of them together.
     """
 
-    def __init__(self, model: NativeModel, options: EngineOptions, n_ctx: int, n_seq: int, flash_attn: str) -> None:
+    def __init__(
+        self, model: NativeModel, options: EngineOptions, n_ctx: int, n_seq: int, flash_attn: str, *, unified: bool
+    ) -> None:
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max = n_ctx, n_seq
         # llama.cpp aborts if a batch cannot hold a row of each sequence, or all rows that get a snapshot and one more.
@@ -233,7 +241,7 @@ class NativeContext:
         params.flash_attn_type = FLASH_ATTN[flash_attn]
         params.n_rs_seq = options.n_rs_seq
         params.swa_full = True  # rows outside the window stay, so that they can come into it again by a rollback
-        params.kv_unified = True  # sequences share rows when copied
+        params.kv_unified = unified  # sequences share rows when copied
         self._n_vocab = model.vocab.n_tokens
         self._logits: NDArray[np.float32] = np.empty((0, self._n_vocab), np.float32)
         self._logits_at = 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from outrider.engine.base import BRANCH_ROWS, Engine, Output, Span, check_room
 from outrider.engine.gguf_header import Header, read_header
-from outrider.engine.llama_check import check_cache_types, check_metadata
+from outrider.engine.llama_check import check_cache_types, check_metadata, short_rope_limit
 from outrider.engine.llama_cpp import LOG, Batch, Device, NativeContext, NativeModel, gpu_devices
 from outrider.engine.llama_memory import LlamaMemory
 from outrider.engine.llama_tokenizer import LlamaTokenizer
@@ -56,11 +56,20 @@ class LlamaEngine(Engine):
         self.n_vocab, self.n_seq = model.vocab.n_tokens, options.n_seq
         if model.is_recurrent():
             options = replace(options, n_branches=0)  # such a memory has none
+        self.n_ctx = options.n_ctx or model.n_ctx_train
+        limit = short_rope_limit(header, model.n_ctx_train)
+        if self.n_ctx <= limit < n_cells(options, self.n_ctx):
+            options = replace(options, n_branches=0)
         self.n_branches = options.n_branches
         n_seq = self.n_seq + self.n_branches
-        self.n_ctx = options.n_ctx or model.n_ctx_train
         n_mirrors = 2 if model.n_swa and n_seq > 1 and not model.is_recurrent() else 1
-        self._context = make_context(path, model, options, self.n_ctx, n_mirrors)
+        apart = self.n_ctx <= limit < n_cells(options, self.n_ctx)
+        if apart and n_mirrors > 1:
+            raise ConfigError(
+                f"n_ctx = {self.n_ctx} with n_seq = {self.n_seq}: this model has other factors of position from {limit + 1}"
+                f" cells on; use n_seq = 1, or an n_ctx above {limit}"
+            )
+        self._context = make_context(path, model, options, self.n_ctx, n_mirrors, unified=not apart)
         self.n_batch = min(options.n_batch, self._context.n_batch)
         self._batch = Batch(self.n_batch, n_seq, n_mirrors)
         self._sequences = LlamaMemory(self._context, n_seq, model.n_swa, n_mirrors)
@@ -210,11 +219,19 @@ def flash_attention(options: EngineOptions, available: Sequence[Device]) -> str:
     return options.flash_attn
 
 
-def make_context(path: Path, model: NativeModel, options: EngineOptions, n_ctx: int, n_mirrors: int) -> NativeContext:
-    """A context for `n_seq` sequences of `n_ctx` positions each, and `n_branches` with a few rows of their own."""
-    n_cells = n_ctx * options.n_seq + BRANCH_ROWS * options.n_branches
+def n_cells(options: EngineOptions, n_ctx: int) -> int:
+    """Rows that a context for `n_seq` sequences of `n_ctx` positions each has, with a few of each branch's own."""
+    return n_ctx * options.n_seq + BRANCH_ROWS * options.n_branches
+
+
+def make_context(
+    path: Path, model: NativeModel, options: EngineOptions, n_ctx: int, n_mirrors: int, *, unified: bool = True
+) -> NativeContext:
+    """A context for `n_seq` sequences of `n_ctx` positions each, and `n_branches`. unified: they share their cells, so that
+    a copy costs none; llama.cpp counts all of them as those of each."""
+    cells = n_cells(options, n_ctx)
     n_seq = (options.n_seq + options.n_branches) * n_mirrors
-    if n_ctx > MAX_TOKENS or n_cells >= _INT32:
+    if n_ctx > MAX_TOKENS or cells >= _INT32:
         raise ConfigError(f"n_ctx = {n_ctx} with n_seq = {options.n_seq} is more than can be counted; lower one")
     if n_seq > MAX_SEQ:
         raise ConfigError(
@@ -225,7 +242,7 @@ def make_context(path: Path, model: NativeModel, options: EngineOptions, n_ctx: 
     if n_ctx < least:
         raise ConfigError(f"n_ctx = {n_ctx} is too small; at least {least} are needed")
     LOG.forget()
-    context = NativeContext(model, options, n_cells, n_seq, flash_attention(options, gpu_devices()))
+    context = NativeContext(model, options, cells, n_seq, flash_attention(options, gpu_devices()), unified=unified)
     if not context.handle:
         raise EngineError(f"{path}: llama.cpp cannot make a context for it: {LOG.cause()}")
     if not context.has_memory():

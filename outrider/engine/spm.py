@@ -12,6 +12,8 @@ from heapq import heapify, heappop, heappush
 
 from outrider.errors import RequestError
 
+#: Merging takes some microseconds and hundreds of bytes a character, and everybody waits for it.
+MAX_CHARS = 1 << 20
 BLANK = "▁"  # stands for a space in SentencePiece texts
 
 
@@ -56,6 +58,8 @@ def spm_encoder(ids: Mapping[str, int], scores: Sequence[float]) -> Callable[[st
         raise RequestError(f"this model's vocabulary has no token for the byte 0x{byte:02x} of the text; leave it out")
 
     def encode(text: str) -> list[int]:
+        if len(text) > MAX_CHARS:
+            raise RequestError(f"a text of {len(text)} characters is too long for this tokenizer; at most {MAX_CHARS}")
         tokens: list[int] = []
         for part in merge(text.replace(" ", BLANK), ids, scores):
             if part in ids:

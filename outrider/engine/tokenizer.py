@@ -13,7 +13,7 @@ from outrider.engine.gguf_header import fail
 from outrider.engine.special_tokens import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from outrider.engine.spm import BLANK, spm_encoder
 from outrider.engine.vocab_facts import vocab_facts
-from outrider.engine.vocabulary import Vocabulary, load_vocabulary
+from outrider.engine.vocabulary import Vocabulary, load_vocabulary, suppressed_tokens
 from outrider.errors import RequestError
 
 _C_SPACE = " \t\n\v\f\r"
@@ -38,6 +38,7 @@ class GgufTokenizer(ChatRenderer):
         )
         template = file.get("tokenizer.chat_template", "string")
         self.chat_template: str | None = template if isinstance(template, str) else None
+        self.suppressed = suppressed_tokens(file, len(self._raw))
         #: Ids that are looked for in a text before it is cut into words.
         self.special_tokens: Sequence[int] = special.listed
         self._check_byte_tokens(file)

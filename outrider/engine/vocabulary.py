@@ -36,6 +36,14 @@ class Vocabulary:
     special: Special
 
 
+def suppressed_tokens(file: GgufFile, n_vocab: int) -> list[int]:
+    """Ids that must never be sampled. Raises ModelFileError for one that the vocabulary lacks."""
+    tokens = file.metadata.get(_KEY + "suppress_tokens", [])
+    if not isinstance(tokens, list) or not all(isinstance(token, int) and 0 <= token < n_vocab for token in tokens):
+        fail(file.path, f"{_KEY}suppress_tokens is no list of ids below {n_vocab}", _REFETCH)
+    return tokens
+
+
 def load_vocabulary(file: GgufFile) -> Vocabulary:
     """The vocabulary of a model. Raises ModelFileError: a table is missing or contradicts another, or the kind of
     tokenizer is not one that this package has."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outrider.speculators.changes import MAX_CHANGE_LEN, Changes
+from outrider.speculators.changes import MAX_CHANGE_LEN, Change, Changes
 
 #: Reads so many tokens (fewer at the end) of the text from an index on.
 Read = Callable[[int, int], list[int]]
@@ -44,12 +44,14 @@ class CopyHead:
         self.src: int | None = None
         self.matched = 0
         self.changes = Changes()
-        self._done = 0  # of a change at `src`, tokens that are out already
+        self._change: Change | None = None  # at `src`, in the middle of its tokens
+        self._done = 0  # of these, how many are out already
         self._broken: Broken | None = None
 
     def jump(self, src: int, matched: int) -> None:
         """Go on from another place, trusted as if so many tokens had been right."""
-        self.src, self.matched, self._done = src, matched, 0
+        self.src, self.matched = src, matched
+        self._change, self._done = None, 0
 
     def ahead(self, limit: int, read: Read) -> list[int]:
         """Up to `limit` expected tokens. Where the text ends it goes on with what is expected here."""
@@ -61,7 +63,7 @@ class CopyHead:
         is_end = len(source) < n_source
         skip = self._done
         while at < len(source) and len(expected) < limit:
-            change = self.changes.at(source, at)
+            change = self._change if skip else self.changes.at(source, at)
             tokens = (source[at],) if change is None else change.new[skip:]
             expected += tokens
             if is_end:
@@ -81,11 +83,14 @@ class CopyHead:
     def _follow(self, src: int, token: int, read: Read) -> bool | None:
         source = read(src, MAX_CHANGE_LEN)
         if not source:
-            self.src = None
+            self.src = self._change = None
+            self._done = 0
             return None
-        change = self.changes.at(source, 0)
+        # In its middle a change is gone on with, although another may fit what can be seen of the text by now.
+        change = self._change or self.changes.at(source, 0)
         tokens, n_source = ((source[0],), 1) if change is None else (change.new, len(change.old))
         if tokens[self._done] == token:
+            self._change = change
             self._advance(src, len(tokens), n_source)
             return True
         if change is not None and self._done == 0 and source[0] == token:
@@ -94,7 +99,8 @@ class CopyHead:
             return False
         if self.matched >= STRONG:
             self._broken = Broken(src, self.matched, [*tokens[: self._done], token])
-        self.src, self.matched, self._done = None, 0, 0
+        self.src, self.matched = None, 0
+        self._change, self._done = None, 0
         return False
 
     def _advance(self, src: int, n_out: int, n_source: int) -> None:
@@ -102,7 +108,8 @@ class CopyHead:
         self.matched += 1
         self._done += 1
         if self._done == n_out:
-            self.src, self._done = src + n_source, 0
+            self.src = src + n_source
+            self._change, self._done = None, 0
         if self.matched >= _MAX_REGAINED:
             self._broken = None
 

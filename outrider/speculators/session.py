@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from outrider.decoding.stats import SpecStats
 from outrider.speculators.base import DraftParams
 from outrider.speculators.chain import Chain
 from outrider.speculators.token_array import TokenArray
+
+log = logging.getLogger("outrider.coordinator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,12 @@ class SessionSpeculators:
             return None
         n_past = len(self._text) - self._n_corpus
         request = DraftParams(0, self._pending, n_past, self._text, n_max)
-        self.chain.draft([request])
+        try:
+            self.chain.draft([request])
+        except Exception:  # a fault of ours: it must cost drafts, not the answers of everybody
+            log.exception("looking a draft up has failed; this session goes on without")
+            self._asks = False
+            return None
         if not request.result:
             return None
         self._n_drafted = len(request.result)

@@ -288,6 +288,18 @@ def test_a_round_of_a_session() -> None:
     assert session.stats()["a"].n_call_accept == 1
 
 
+def test_a_speculator_that_fails_costs_its_drafts(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Scripted):
+        def draft(self, requests: Sequence[DraftParams]) -> None:
+            raise IndexError
+
+    session = session_of(Broken("a"))
+    for _ in range(2):
+        assert session.draft(2) is None
+        session.commit([4])
+    assert len(caplog.records) == 1
+
+
 def test_nobody_is_asked_without_a_budget() -> None:
     only = Scripted("a", {0: [7]})
     session = session_of(only)

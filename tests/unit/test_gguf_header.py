@@ -198,6 +198,13 @@ def test_hostile_strings_cannot_eat_time(write: Write) -> None:
         read_header(write(gguf([head + bytes(8 * count) for head in arrays])))
 
 
+def test_hostile_numbers_cannot_eat_memory(write: Write) -> None:
+    count = gguf_header.MAX_ITEMS
+    arrays = [array_claim(0, count)[:8] + b"%c" % (97 + i) + array_claim(0, count)[9:] for i in range(5)]
+    with pytest.raises(ModelFileError, match="number of numbers in arrays"):
+        read_header(write(gguf([head + bytes(count) for head in arrays])))
+
+
 def test_values_of_every_kind(write: Write) -> None:
     values: dict[str, object] = {
         "uint8": 200,

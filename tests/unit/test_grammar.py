@@ -129,6 +129,9 @@ def test_what_cannot_be_converted_is_refused_by_name(gbnf: str, named: str) -> N
         ("[1", "not JSON"),
         ("[]", "object is needed, not list"),
         ('{"type": "foo"}', "foo"),
+        ('{"x-guidance": 1}', "x-guidance: an object is needed"),
+        ('{"x-guidance": null}', "x-guidance: an object is needed"),
+        ("[" * 100_000, "not JSON"),
         ('{"$ref": "http://example.com/x"}', "http://example.com/x"),
         ('{"type": "object", "propertyNames": {"minLength": 3}}', "propertyNames"),
     ],
@@ -142,6 +145,11 @@ def test_schemas_that_are_wrong_or_not_supported_are_refused(schema: str, named:
 def test_all_tokenisations_of_an_allowed_text_are_allowed() -> None:
     assert allowed(grammar('root ::= "true"')) == {b"t", b"tru", b"true"}
     assert allowed(grammar("root ::= [a-c]+")) == {b"a", b"b", b"c", b"ab", b"abc"}
+
+
+def test_comments_cost_no_more_than_their_length() -> None:
+    """With the square of it this would take a minute."""
+    assert gbnf_to_lark("#\n" * 200_000 + 'root ::= "a"')
 
 
 def test_control_tokens_are_never_text() -> None:

@@ -6,13 +6,14 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from outrider.engine import factory
 from outrider.engine.factory import create_engine, resolve_kind
 from outrider.engine.gguf_header import Header, TensorInfo
-from outrider.engine.llama_check import check_metadata
+from outrider.engine.llama_check import check_metadata, short_rope_limit
 from outrider.engine.llama_log import NativeLog
 from outrider.engine.options import EngineOptions
 from outrider.engine.scripted import ScriptedEngine
@@ -216,3 +217,12 @@ def test_metadata_on_which_llama_cpp_aborts(message: str) -> None:
     with pytest.raises(ModelFileError, match=r"^m\.gguf: ") as refused:
         check_metadata(BAD[message])
     assert message in str(refused.value)
+
+
+def test_where_long_contexts_have_factors_of_their_own() -> None:
+    header = SimpleNamespace(tensors={}, metadata={"general.architecture": "phi3"})
+    assert short_rope_limit(header, 131072) == 0  # type: ignore[arg-type]
+    header.tensors["rope_factors_long.weight"] = None
+    assert short_rope_limit(header, 131072) == 131072  # type: ignore[arg-type]
+    header.metadata["phi3.rope.scaling.original_context_length"] = 4096
+    assert short_rope_limit(header, 131072) == 4096  # type: ignore[arg-type]

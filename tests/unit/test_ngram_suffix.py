@@ -263,3 +263,18 @@ def test_n_min_is_what_must_match(n_min: int, expected: list[int]) -> None:
 def test_n_min_below_one_is_refused() -> None:
     with pytest.raises(SpeculatorError, match="n_min = 0; it must be at least 1"):
         make_chain(SUFFIX, SpeculatorParams(ngram_suffix=NgramSuffixParams(n_min=0)))
+
+
+def test_a_change_is_gone_on_with_although_another_fits_now() -> None:
+    """(x) -> (a, b) was learnt, and (x, a, b) -> (c): which one fits depends on how much of the text can be seen."""
+    head = CopyHead()
+    head.changes.learn([1], [2, 3])
+    head.changes.learn([1, 2, 3], [4])
+    text = [9, 1]
+    head.jump(1, 20)
+    read = lambda at, n: text[at : at + n]  # noqa: E731
+    assert head.feed(2, read) is True
+    text += [2, 3]
+    assert head.ahead(4, read)[:1] == [3]
+    assert head.feed(3, read) is True
+    assert head.src == 2

@@ -386,3 +386,10 @@ def test_logprobs_add_up_to_one() -> None:
     result = token_logprobs(row, 17, 4000)
     assert sum(math.exp(p) for _, p in result.top) == pytest.approx(1, abs=1e-5)
     assert dict(result.top)[17] == result.logprob
+
+
+@pytest.mark.parametrize("temp", [0.0, 1.0])
+def test_what_the_model_forbids_is_never_sampled(temp: float) -> None:
+    params = SamplingParams(temp=temp, logit_bias=[LogitBias(2, 50.0)], **OFF)
+    forbidding = Sampler(params, 0, 3, frozenset(), never=[2])
+    assert 2 not in {forbidding.sample(make_row(0, 0, 9), [0] * n, n) for n in range(200)}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.spm import merge
+from outrider.engine.spm import MAX_CHARS, merge, spm_encoder
 from outrider.engine.tokenizer import GgufTokenizer
 from outrider.errors import ModelFileError, RequestError
 from tests.gguf_bytes import key
@@ -82,6 +82,11 @@ def test_spm_merging_is_the_plain_rule(text: str, scores: dict[str, int]) -> Non
 
 
 # --- special tokens -------------------------------------------------------------------------------------------------
+
+
+def test_a_text_that_would_take_for_ever_is_refused() -> None:
+    with pytest.raises(RequestError, match="too long for this tokenizer"):
+        spm_encoder({"a": 0}, [0.0])("a" * (MAX_CHARS + 1))
 
 
 def test_control_tokens_count_only_if_asked_for(tmp_path: Path) -> None:
