@@ -309,7 +309,7 @@ class AutoSession(OverlapSession):
 
     def _goes_on(self) -> bool:
         nothing_left = self._riding is None and len(self._ahead.tokens) <= len(self._draft)
-        undrafted = self.n_generated > 0 and self._choice.mode == "off" and nothing_left and not self._looks_up
+        undrafted = self.n_generated > 0 and self._choice.mode == "off" and nothing_left and self._finds_nothing
         return super()._goes_on() or undrafted
 
     def _verify(self) -> list[Command]:

@@ -113,7 +113,7 @@ class OverlapSession(Session):
         self.round += 1
         self._round_since = self._now = now
         self._asked_again = False
-        self._draft = self._look_up()
+        self._look_up()
         ride = self._ride(now)
         # The first token never waits for the draft; and a verification goes out before the draft's next credit.
         if self._draft or self.n_generated == 0:
@@ -156,7 +156,7 @@ class OverlapSession(Session):
     def _goes_on(self) -> bool:
         """Nor does a draft come from a worker that was waited for in vain before this round and has been silent since."""
         silent = self._gave_up and self._give_up_at <= self._round_since
-        return super()._goes_on() or (silent and not self._looks_up)
+        return super()._goes_on() or (silent and self._finds_nothing)
 
     def _push(self) -> list[Command]:
         """Tell the target what it will be asked for next, where a round trip takes long enough to notice."""

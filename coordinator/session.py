@@ -48,6 +48,9 @@ from outrider.wire.messages import (
     VerifyRequest,
 )
 
+#: After so many rounds in which nothing was found, nothing is expected in the next. (A round trip is a percent of a decode; a
+#: draft that is found all the same loses a decode.)
+QUIET = 64
 #: A request may cost so many targets without getting any further.
 MAX_TARGETS_LOST = 1
 
@@ -96,6 +99,7 @@ class Session:
         self.target_facts: ModelFacts  # of the target, or of the last one while there is none
         self._waiting: SessionMessage | None = None  # the request whose reply is due
         self._draft: list[int] = []  # what the target is asked to verify
+        self._n_in_vain = 0  # rounds in a row in which nothing was found by looking it up
         self._failures: dict[WorkerRole, int] = {"target": 0, "draft": 0}
         self._n_targets_lost = 0  # since the last verdict, while one was due
         self._draft_off: str | None = None  # why this session asks for no more drafts
@@ -120,17 +124,24 @@ class Session:
     @property
     def speculates(self) -> bool:
         """Could the next round have a draft, as far as this session knows?"""
-        if self._looks_up:
-            return True
-        if not self.request.speculation.uses_draft:
-            return False
-        peer = self._peers.get("draft")
-        return self._draft_off is None and peer is not None and len(self.history) <= peer.facts.n_ctx
+        return self._looks_up or self._model_drafts
 
     @property
     def _looks_up(self) -> bool:
         """Is there a speculator without a model?"""
         return any(member.speculator is not None for member in self.chain.members)
+
+    @property
+    def _finds_nothing(self) -> bool:
+        """Is no draft to be expected of speculators without a model?"""
+        return not self._looks_up or self._n_in_vain >= QUIET
+
+    @property
+    def _model_drafts(self) -> bool:
+        """Can the draft worker be asked?"""
+        peer = self._peers.get("draft")
+        can = self._draft_off is None and peer is not None and len(self.history) <= peer.facts.n_ctx
+        return can and self.request.speculation.uses_draft
 
     @property
     def waits_for(self) -> WorkerRole | None:
@@ -299,7 +310,7 @@ class Session:
         if len(self.history) >= self.target_facts.n_ctx:
             return self._finish("length", now)
         self.round += 1
-        self._draft = self._look_up()
+        self._look_up()
         if self._draft:
             return self._verify() + self._keep_draft_worker_near()
         plan = self._plan()
@@ -307,13 +318,12 @@ class Session:
             return self._ask_draft(plan.n_max)
         return self._verify()
 
-    def _look_up(self) -> list[int]:
-        """The draft of the first speculator without a model that has one."""
+    def _look_up(self) -> None:
+        """This round's draft is that of the first speculator without a model that has one."""
         budget = min(self._room(), MAX_DRAFT)
-        if budget <= 0:
-            return []
-        draft = self._speculators.draft(budget)
-        return [] if draft is None else draft.tokens
+        draft = self._speculators.draft(budget) if budget > 0 else None
+        self._draft = [] if draft is None else draft.tokens
+        self._n_in_vain = 0 if self._draft else self._n_in_vain + 1
 
     def _keep_draft_worker_near(self) -> list[Command]:
         """While the target verifies another's draft, the draft worker reads what was committed meanwhile."""
@@ -395,7 +405,7 @@ class Session:
 
     def _goes_on(self) -> bool:
         """Will the next round have no draft, as far as can be said now? Then the target need not wait to be asked."""
-        return not self.speculates
+        return self._finds_nothing and not self._model_drafts
 
     def _on_verdict(self, verdict: Verdict, now: float) -> list[Command]:
         if verdict.n_tested > len(self._draft):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import sys
@@ -48,6 +49,8 @@ def serve(role: WorkerRole, config: Config, make_worker: Callable[[Engine], Slot
             # A draft beside its target would measure both; what a step costs is seen in its first drafts.
             if config.speculative.is_measured and (role == "target" or not share_processors(config)):
                 engine.facts = msgspec.structs.replace(engine.facts, row_times=row_times(engine, role))
+            gc.collect()
+            gc.freeze()  # vocabularies are hundreds of thousands of objects that stay: not to be looked through again
             link.send(Ready(incarnation, engine.facts))
             _tell(settings, f"{role} worker {settings.name!r}: ready with {settings.model}")
             work(link, make_worker(engine), incarnation)

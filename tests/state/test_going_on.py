@@ -11,7 +11,7 @@ from coordinator.auto import OFF, PROBE, Auto, AutoSession
 from coordinator.instructions import Send
 from coordinator.overlap import Overlap, OverlapSession
 from coordinator.schedule import Lockstep
-from coordinator.session import Session
+from coordinator.session import QUIET, Session
 from outrider.speculators.factory import make_chain
 from outrider.speculators.types import SpeculatorParams
 from outrider.wire.messages import Message, Verdict, VerifyRequest
@@ -127,7 +127,10 @@ def test_leave_is_given_where_nobody_drafts() -> None:
     assert leave(Session(make_request(PROMPT, types=[]), Lockstep()))
     assert leave(Session(make_request(PROMPT), Lockstep()))  # its draft worker is not there
     chain = make_chain(["ngram-suffix"], SpeculatorParams())
-    assert not leave(Session(make_request(PROMPT, types=["ngram-suffix"]), Lockstep(), chain))
+    session = Session(make_request(PROMPT, types=["ngram-suffix"]), Lockstep(), chain)
+    assert not leave(session)
+    session._n_in_vain = QUIET
+    assert session._goes_on()
 
 
 def test_leave_is_given_while_a_draft_worker_is_silent() -> None:
