@@ -48,8 +48,8 @@ from outrider.wire.messages import (
     VerifyRequest,
 )
 
-#: After so many rounds in which nothing was found, nothing is expected in the next. (A round trip is a percent of a decode; a
-#: draft that is found all the same loses a decode.)
+#: After so many rounds in which nothing was found, nothing is expected in the next. (A round trip is a percent of a decode;
+#: a draft that is found all the same loses a decode.)
 QUIET = 64
 #: A request may cost so many targets without getting any further.
 MAX_TARGETS_LOST = 1
