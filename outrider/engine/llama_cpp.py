@@ -150,12 +150,12 @@ class NativeVocab:
         self.type = _VOCAB_TYPES[lib.llama_vocab_type(handle)]
         self.bos, self.eos = lib.llama_vocab_bos(handle), lib.llama_vocab_eos(handle)
         self.add_bos, self.add_eos = lib.llama_vocab_get_add_bos(handle), lib.llama_vocab_get_add_eos(handle)
-
-    def suppressed(self) -> list[int]:
-        """Ids that must never be sampled."""
         n = ctypes.c_int32(0)
-        tokens = lib.llama_vocab_get_suppress_tokens(self._handle, ctypes.byref(n))
-        return [token for token in (tokens[: n.value] if tokens else []) if 0 <= token < self.n_tokens]
+        suppressed = lib.llama_vocab_get_suppress_tokens(handle, ctypes.byref(n))
+        #: Ids that must never be sampled.
+        self.suppressed = [
+            token for token in (suppressed[: n.value] if suppressed else ()) if 0 <= token < self.n_tokens
+        ]
 
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
         room = len(text) + 8

@@ -19,7 +19,7 @@ class LlamaTokenizer(ChatRenderer):
     def __init__(self, vocab: NativeVocab, chat_template: str | None) -> None:
         self._native = vocab
         self.chat_template = chat_template
-        self.suppressed = vocab.suppressed()
+        self.suppressed = vocab.suppressed
         self._pieces: dict[int, bytes] = {}
         has_texts = vocab.type != "none"
         self._texts = [vocab.text(token) if has_texts else b"" for token in range(vocab.n_tokens)]

@@ -129,6 +129,7 @@ class Gaps:
     """A vocabulary as llama.cpp would report it, with something missing."""
 
     type, n_tokens, bos, eos, add_bos, add_eos = "bpe", 4, -1, -1, False, False
+    suppressed: tuple[int, ...] = ()
 
     def __init__(self, **changes: object) -> None:
         self.__dict__.update(changes)

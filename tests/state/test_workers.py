@@ -98,11 +98,9 @@ def test_the_same_request_twice_gives_the_same_answer_twice(target: TargetWorker
     for _ in range(2):
         assert target.handle(verify(TOKENS, draft=[1, 2])) == []
         answers.append(run(target))
-    assert msgspec.structs.replace(answers[0][0], n_evaluated=0, decode_us=0) == msgspec.structs.replace(  # type: ignore[type-var]
-        answers[1][0],  # type: ignore[type-var]
-        n_evaluated=0,
-        decode_us=0,
-    )
+    unlike = {"n_evaluated": 0, "decode_us": 0, "n_sessions": 0, "n_rows": 0}  # the prompt was read for the first one
+    first, second = (msgspec.structs.replace(answer[0], **unlike) for answer in answers)  # type: ignore[type-var]
+    assert first == second
 
 
 def test_ends_and_accepts_of_unknown_sessions_are_nothing(target: TargetWorker) -> None:

@@ -185,7 +185,7 @@ def test_help_of_every_command(name: str, capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert out.startswith(f"usage: {command.usage}\n")
     for option in OPTIONS:
-        taken = option.section.partition(".")[0] in command.sections
+        taken = option.section.partition(".")[0] in command.sections and not command.not_shown(option.key)
         flags = set(option.flags) - command.own.keys()
         long = [flag.removeprefix("--") for flag in flags if flag.startswith("--")]
         shown = any(f"--{flag} " in out or f"[no-]{flag} " in out or f"--{flag}\n" in out for flag in long)
