@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -25,11 +25,14 @@ from outrider.speculators.chain import Chain
 from outrider.wire.messages import Verdict, VerifyRequest
 
 Mode = Literal["off", "lockstep", "overlap"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 #: A change must promise so much more than what there is.
 HYSTERESIS = 1.05
 #: Rounds without a draft between two that look whether drafting would pay.
 PROBE_EVERY = 32
+#: The same after it did not, again and again.
+LONGEST_PROBE = 128
 #: Rounds for which the measured goodput of a mode is believed after it was left.
 BELIEVED_FOR = 64
 #: The same for one that was tried in vain again and again.
@@ -76,11 +79,11 @@ class Outlook:
 def predict(choice: Choice, costs: Costs, outlook: Outlook, trip: float | None = None) -> float | None:
     """Tokens per second of a choice; None where a cost is not known yet. trip: of the link, where not as measured.
 
-    off: 1/v(1). lockstep: E(n) / (n·c + v(n+1) + L), all of it alone. overlap: see `_overlapped`, with the costs
-    beside each other.
+    off: 1/v(1). lockstep: E(n) / (n·c + v(n+1) + L), all of it alone; where several sessions run, though, one drafts while
+    another is verified. overlap: see `_overlapped`, with the costs beside each other.
     """
-    n, alone = choice.n, costs.verify_s(1)
-    verify, step = costs.verify_s(n + 1), costs.step_s()
+    n, alone, beside_others = choice.n, costs.verify_s(1), costs.load > 1
+    verify, step = costs.verify_s(n + 1, beside_others), costs.step_s(beside_others)
     if alone is None or verify is None:
         return None
     if choice.mode == "off":
@@ -153,13 +156,24 @@ class Chooser:
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self.choice: Choice = OFF
-        self._records: dict[Mode, Record] = {"off": Record(), "lockstep": Record(), "overlap": Record()}
+        #: By load: what a mode brings to one session says little of what it brings to several.
+        self._by_load: dict[int, dict[Mode, Record]] = {}
         self._round = self._probed_at = 0
+        self._probe_every = PROBE_EVERY
+
+    @property
+    def _records(self) -> dict[Mode, Record]:
+        """Of the load at present."""
+        return self._by_load.setdefault(self.costs.load, {mode: Record() for mode in MODES})
 
     @property
     def counts(self) -> dict[Mode, int]:
         """Rounds by mode."""
-        return {mode: record.n_rounds for mode, record in self._records.items()}
+        return {mode: sum(records[mode].n_rounds for records in self._by_load.values()) for mode in MODES}
+
+    def rests(self, n_max: int, outlook: Outlook) -> bool:
+        """Are several sessions at work, and is it best to draft for none of them?"""
+        return self.costs.load > 1 and self._best(n_max, outlook).mode == "off"
 
     def next(self, n_max: int, outlook: Outlook) -> Choice:
         """The choice for the next round, with drafts of at most `n_max`."""
@@ -169,12 +183,14 @@ class Chooser:
         choice = self._best(n_max, outlook)
         if choice.probe:
             self._probed_at = self._round
+            self._probe_every = min(2 * self._probe_every, LONGEST_PROBE)
             self.costs.draft_unheard()
             return choice
         record = self._records[choice.mode]
         if choice.mode != self.choice.mode:
             self._records[self.choice.mode].left(self._round)
             record.since = self._round
+            self._probe_every = PROBE_EVERY
         self.choice = choice
         record.n_rounds += 1
         record.last_round = self._round
@@ -199,7 +215,7 @@ class Chooser:
     def _probe_is_due(self) -> bool:
         """Has nothing been drafted for so long that its worth is no longer known?"""
         drafted = max(self._probed_at, *(self._records[m].last_round for m in ("lockstep", "overlap")))
-        return self._round - drafted >= PROBE_EVERY
+        return self._round - drafted >= self._probe_every * self.costs.load
 
     def value(self, choice: Choice, outlook: Outlook) -> float:
         """Tokens per second that may be expected; 0 where nothing is known."""
@@ -261,8 +277,10 @@ class AutoSession(OverlapSession):
     def _start_round(self, now: float) -> list[Command]:
         n_max = self.request.speculation.n_max
         if self.n_generated == 0:
-            # The draft reads the prompt while the target does; on processors of its own it may go on meanwhile.
-            self._reach, self._n_branches = self._lead if self._apart else n_max, 0
+            # The draft reads the prompt while the target does; on processors of its own it may go on meanwhile, on those
+            # of a target that works for several it would only be in the way.
+            reach = 0 if self._chooser.rests(n_max, self._outlook) else n_max
+            self._reach, self._n_branches = self._lead if self._apart else reach, 0
         else:
             budget = min(n_max, self._draft_budget()) if self._can_draft() else 0
             # Who cannot draft says nothing of what drafting is worth.
@@ -321,7 +339,8 @@ class AutoSession(OverlapSession):
         return self._chooser.explain(self.request.speculation.n_max, self._outlook)
 
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
-        if self._is_typical and self._chose:
+        undisturbed = self._choice.mode != "off" or not self._beside_draft
+        if self._is_typical and self._chose and undisturbed:
             self._chooser.brought(self._choice, len(verdict.tokens), now - self._round_since)
         return super()._go_on(verdict, n_accepted, now)
 

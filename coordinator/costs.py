@@ -5,6 +5,7 @@ All times are seconds. Averages are exponential, so they follow a machine that c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -117,6 +118,9 @@ class Costs:
         self.slowdown: float | None = None
         self.round_trip = Average()  # of a draft request, beside the drafting
         self.target_trip = Lowest()  # of a verification, beside the decode
+        self.n_live = 0  # sessions that run
+        self._n_drafting = 0  # sessions for which the draft worker is at work
+        self._n_begun = 0  # times that it began to be
         self.speed = Speed()
         self.calibration = Calibration()
 
@@ -130,10 +134,20 @@ class Costs:
         """A token was drafted."""
         self._step[busy].add(step_s)
 
+    @property
+    def load(self) -> int:
+        """How many sessions run, as a power of two."""
+        return int(2 ** round(math.log2(max(self.n_live, 1))))
+
+    @property
+    def _n_sharing(self) -> float:
+        """Sessions that share a decode: as many as did, and where more run than did, they will soon."""
+        return max(self._n_sessions.value or 1.0, self.n_live / 2)
+
     def verify_s(self, n_rows: int, busy: bool = False) -> float | None:
         """Of a decode on the target in which a session has `n_rows`, and others that share it as many each; None if nothing
         was measured. From what was measured this way, or the other way where that reaches further."""
-        n_rows = round(n_rows * (self._n_sessions.value or 1.0))
+        n_rows = round(n_rows * self._n_sharing)
         own, other = self._verify[busy], self._verify[not busy]
         far = not own.rows or (n_rows > own.rows[-1] and other.rows and other.rows[-1] > own.rows[-1])
         return self._other_way(other.seconds(n_rows), busy) if far else own.seconds(n_rows)
@@ -153,6 +167,16 @@ class Costs:
         pairs = [(beside.seconds(n), alone.seconds(n)) for n in beside.rows if n in alone.rows]
         ratios = [busy_s / alone_s for busy_s, alone_s in pairs if busy_s and alone_s]
         return sum(ratios) / len(ratios) if ratios else None
+
+    def drafting(self, change: int) -> None:
+        """The draft worker has begun (+1) or ended (-1) to work for a session."""
+        self._n_drafting += change
+        self._n_begun += max(change, 0)
+
+    @property
+    def drafts_begun(self) -> float:
+        """A number to be compared: while it stays the same, the draft worker does nothing. nan: it is at work."""
+        return math.nan if self._n_drafting else float(self._n_begun)
 
     def worth(self) -> float | None:
         """Tokens that a second is worth: what we make of it, and never less than plain decoding would."""

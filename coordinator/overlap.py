@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from coordinator.ahead import Ahead
 from coordinator.costs import Acceptance, Costs
-from coordinator.instructions import Command, Send, WakeAt
+from coordinator.instructions import Command, FinishReason, Send, WakeAt
 from coordinator.lengths import Survival
 from coordinator.replies import answers, may_ask_again
 from coordinator.request import Request
@@ -29,6 +29,7 @@ from outrider.wire.messages import (
     DraftRequest,
     DraftTokens,
     Failure,
+    FailureCode,
     Message,
     Push,
     SessionMessage,
@@ -67,7 +68,7 @@ class OverlapSession(Session):
         self.costs = schedule.costs
         self._n_branches = schedule.n_branches  # that the draft may follow
         self._ahead = Ahead(len(self.history))
-        self._riding: DraftRequest | None = None  # the draft worker is at work on this
+        self._rides: DraftRequest | None = None
         self._asked_at: dict[int, float] = {}  # when, by the committed length of the requests that ride
         self._ride_since = 0.0  # when the draft was last sent on its way
         self._right_from = 0  # what was drafted behind a shorter text is wrong
@@ -78,7 +79,8 @@ class OverlapSession(Session):
         self._verify_at = 0.0  # when the target was asked
         self.n_begun_ahead = 0  # verifications that the target began by a push
         self._pushed: set[tuple[int, int]] = set()  # what the target has been told, by position and token before it
-        self._busy = False  # is the draft at work while the target verifies?
+        self._is_live = False
+        self._begun_before = 0.0  # `drafts_begun` when the target was asked
         self._wish = 0  # drafted tokens that the target waits for
         self._give_up_at = 0.0
         self._gave_up = False  # the draft was waited for in vain; not again before it has told something
@@ -87,6 +89,18 @@ class OverlapSession(Session):
         n_max = request.speculation.n_max
         self._n = n_max  # the most drafted tokens that a round verifies
         self._reach = LOOKAHEAD_ROUNDS * (n_max + 1)  # how far ahead of the text the draft may be
+
+    @property
+    def _riding(self) -> DraftRequest | None:
+        """The draft worker is at work on this. All sessions of the schedule know whether it is."""
+        return self._rides
+
+    @_riding.setter
+    def _riding(self, request: DraftRequest | None) -> None:
+        change = (request is not None) - (self._rides is not None)
+        if change:
+            self.costs.drafting(change)
+        self._rides = request
 
     # --- replies -------------------------------------------------------------------------------------------------
 
@@ -104,6 +118,11 @@ class OverlapSession(Session):
             return same and right and isinstance(message, DraftTokens | Failure)
         waiting = self._waiting
         return waiting is not None and isinstance(message, Verdict | Failure) and answers(message, waiting)
+
+    def start(self, now: float) -> list[Command]:
+        self._is_live = True
+        self.costs.n_live += 1
+        return super().start(now)
 
     # --- a round -------------------------------------------------------------------------------------------------
 
@@ -149,7 +168,7 @@ class OverlapSession(Session):
         return self.request.speculation.p_min
 
     def _verify(self) -> list[Command]:
-        self._busy, self._verify_at = self._riding is not None, self._now
+        self._begun_before, self._verify_at = self.costs.drafts_begun, self._now
         self._pushed = set()
         return [*super()._verify(), *self._push()]
 
@@ -292,6 +311,11 @@ class OverlapSession(Session):
         return self._start_round(now)
 
     @property
+    def _beside_draft(self) -> bool:
+        """Has the draft worker been at work, for whomever, since the target was asked?"""
+        return self.costs.drafts_begun != self._begun_before
+
+    @property
     def _is_typical(self) -> bool:
         """Does the time of this round tell of others? Not if a prompt was read, or the target was asked again."""
         return self.counts.rounds > 1 and not self._asked_again
@@ -304,7 +328,7 @@ class OverlapSession(Session):
         elif self._is_typical:
             costs.target_trip.add(max(now - self._verify_at - verdict.decode_us / 1e6, 0.0))
         if verdict.n_sessions and verdict.n_evaluated == n_tested + 1:
-            costs.verified(verdict.n_rows, verdict.decode_us / 1e6, self._busy, verdict.n_sessions)
+            costs.verified(verdict.n_rows, verdict.decode_us / 1e6, self._beside_draft, verdict.n_sessions)
         if now > self._round_since > 0 and self._is_typical:
             costs.speed.add(len(verdict.tokens), now - self._round_since)
         if self.chain.last_type(0) != DRAFT_SIMPLE:
@@ -318,6 +342,14 @@ class OverlapSession(Session):
         self.costs.expect(role, facts.row_times)
         self._asked_again |= role == "target" and self.phase is Phase.VERIFYING
         return super().worker_ready(role, incarnation, facts)
+
+    def _finish(
+        self, reason: FinishReason, now: float, error: str | None = None, code: FailureCode | None = None
+    ) -> list[Command]:
+        self._riding = None
+        self.costs.n_live -= self._is_live
+        self._is_live = False
+        return super()._finish(reason, now, error, code)
 
     # --- what goes wrong -----------------------------------------------------------------------------------------
 

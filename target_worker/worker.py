@@ -57,7 +57,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
         self.chunk = ChunkSize(engine.n_batch)
         self._decode_us = 0  # of the last decode
         self._n_padded = 0
-        self._costs = RowCosts()  # of decodes for one session, every row with its logits
+        self._costs = RowCosts()  # of decodes in which every row has its logits
         for time in engine.facts.row_times:
             self._costs.add(time.n_rows, time.us / 1e6)
         self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
@@ -178,21 +178,21 @@ class TargetWorker(SlotWorker[TargetSlot]):
         return replies
 
     def _pad(self, spans: list[Span]) -> None:
-        """Make the decode larger where that makes it shorter."""
-        (span, *others) = spans
-        n = len(span.tokens)
-        if others or span.n_outputs < n or self.engine.memory != "truncate":
+        """Make the decode larger where that makes it shorter, by rows behind the last ones."""
+        if not all(_has_all_outputs(span) for span in spans) or self.engine.memory != "truncate":
             return
-        most = min(self.engine.n_batch, self.engine.n_ctx - span.start) - n
+        n, last = sum(len(span.tokens) for span in spans), spans[-1]
+        most = min(self.engine.n_batch - n, self.engine.n_ctx - last.start - len(last.tokens))
         n_added = n_padding(n, most, self._costs)
         self._n_padded += n_added > 0
         if n_added and self._n_padded % UNPADDED_EVERY:
-            spans[0] = Span(span.seq, span.start, [*span.tokens, *[span.tokens[-1]] * n_added], n + n_added)
+            tokens = [*last.tokens, *[last.tokens[-1]] * n_added]
+            spans[-1] = Span(last.seq, last.start, tokens, len(tokens))
 
     def _observe(self, spans: Sequence[Span], elapsed_us: int) -> None:
         n_rows = sum(len(span.tokens) for span in spans)
         self.chunk.observe(n_rows, elapsed_us)
-        if len(spans) == 1 and spans[0].n_outputs == n_rows:
+        if all(map(_has_all_outputs, spans)):
             self._costs.add(n_rows, elapsed_us / 1e6)
 
     def drop_rows(self, slot: TargetSlot, error: EngineError) -> list[Message]:
@@ -291,6 +291,10 @@ class TargetWorker(SlotWorker[TargetSlot]):
         )
 
 
+def _has_all_outputs(span: Span) -> bool:
+    """No row of a prompt is in it."""
+    return span.n_outputs == len(span.tokens)
+
+
 def _shared(spans: Sequence[Span]) -> Shared:
-    n_rows = sum(len(span.tokens) for span in spans)
-    return Shared(len(spans), n_rows) if sum(span.n_outputs for span in spans) == n_rows else MIXED
+    return Shared(len(spans), sum(len(span.tokens) for span in spans)) if all(map(_has_all_outputs, spans)) else MIXED

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from coordinator.auto import LONGEST_TRIP_S, Auto, AutoSession, Choice, Chooser, Outlook, break_even_s, predict
+from coordinator.auto import (
+    LONGEST_PROBE,
+    LONGEST_TRIP_S,
+    Auto,
+    AutoSession,
+    Choice,
+    Chooser,
+    Outlook,
+    break_even_s,
+    predict,
+)
 from coordinator.costs import Calibration, Costs
 from coordinator.waiting import best_wait
 from outrider.types import RowTime
@@ -47,6 +59,43 @@ def test_sessions_that_share_a_decode_pay_for_the_rows_of_all() -> None:
         costs.verified(8, 0.06, n_sessions=4)  # two rows each
     assert costs.verify_s(1) == pytest.approx(0.05)
     assert costs.verify_s(2) == pytest.approx(0.06)
+
+
+def test_what_one_session_drafts_slows_the_others_down_and_is_not_taken_for_their_cost() -> None:
+    costs = Costs()
+    before = costs.drafts_begun
+    assert costs.drafts_begun == before
+    costs.drafting(+1)
+    assert costs.drafts_begun != before  # at work
+    costs.drafting(-1)
+    assert costs.drafts_begun != before  # it was, meanwhile
+    assert costs.drafts_begun == costs.drafts_begun
+
+
+def test_several_sessions_on_shared_processors_are_not_drafted_for_where_one_is() -> None:
+    costs = known({1: 95.0, 2: 100.0, 4: 105.0, 8: 175.0, 16: 330.0}, 37.0, slowdown=2.0)
+    chooser = Chooser(costs)
+    assert not chooser.rests(3, Outlook(0.85))
+    assert chooser.next(3, Outlook(0.85)).mode == "lockstep"
+    costs.n_live = 4
+    assert chooser.rests(3, Outlook(0.85))
+    assert chooser.next(3, Outlook(0.85)).mode == "off"
+    costs.n_live = 1
+    assert chooser.next(3, Outlook(0.85)).mode == "lockstep"
+
+
+def test_probes_in_vain_become_rare() -> None:
+    chooser = Chooser(known(STEEP, 10.0, slowdown=2.0))
+    probes = [n for n in range(1, 700) if chooser.next(8, Outlook(0.3)).probe]
+    assert [later - earlier for earlier, later in pairwise(probes)] == [64, *[LONGEST_PROBE] * 4]
+
+
+def test_every_session_that_ends_is_counted_out() -> None:
+    schedule = Auto()
+    for n_predict in (5, 60):
+        Pair(scripted(), scripted("disagree=30")).run(make_request(n_predict=n_predict), schedule)
+        assert schedule.costs.n_live == 0
+        assert schedule.costs.drafts_begun == schedule.costs.drafts_begun  # nobody drafts
 
 
 def test_a_link_takes_no_longer_because_its_end_is_busy() -> None:

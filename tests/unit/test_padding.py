@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from outrider.decoding.row_costs import RowCosts
 from outrider.engine.base import Output, Span
 from outrider.types import RowTime
+from outrider.wire.messages import Verdict
 from target_worker.padding import n_padding
 from target_worker.worker import TargetWorker
 from tests.harness import Pair, make_request, plain, scripted
+from tests.state.alone import Alone
 
 
 def costs(**ms: float) -> RowCosts:
@@ -56,3 +59,29 @@ def test_padding_changes_no_token_and_no_row() -> None:
     assert session.row_hashes == expected.row_hashes
     assert 4 in sizes
     assert session.counts.draft_n <= 2 * session.counts.rounds
+
+
+def test_sessions_that_share_a_decode_share_its_padding() -> None:
+    """Three rows would take longer than four."""
+    target = scripted(n_ctx=64, n_seq=3)
+    target.facts = msgspec.structs.replace(target.facts, row_times=[RowTime(3, 1950), RowTime(4, 1000)])
+    sizes: list[int] = []
+    decode = target.decode
+
+    def counted(spans: list[Span]) -> Output:
+        sizes.append(sum(len(span.tokens) for span in spans))
+        return decode(spans)
+
+    target.decode = counted  # type: ignore[method-assign, assignment]
+    worker = TargetWorker(target)
+    sessions = [Alone(worker, number) for number in (1, 2, 3)]
+    texts = [[number, 20, 30] for number in (1, 2, 3)]
+    for session, text in zip(sessions, texts, strict=True):
+        session.begin(3)
+        text += session.verify(text).tokens
+    del sizes[:]
+    for session, text in zip(sessions, texts, strict=True):
+        assert worker.handle(session.verify_request(text)) == []
+    shared = [reply.tokens for reply in worker.step() if isinstance(reply, Verdict)]
+    assert sizes == [4]
+    assert shared == [session.verify(text).tokens for session, text in zip(sessions, texts, strict=True)]
