@@ -229,7 +229,8 @@ class OverlapSession(Session):
         if n_max > len(self._ahead.tokens) and self._riding is not None and self._waits(now):
             self.phase, self._waiting = Phase.DRAFTING, None
             return [WakeAt(self._give_up_at)]
-        n = n if n >= self.request.speculation.n_min else 0
+        if self._halted and len(self._ahead.tokens) < self.request.speculation.n_min:
+            n = 0  # it stopped by itself, and too soon
         self._draft = self._ahead.tokens[:n]
         if n:
             self._speculators.drafted_outside(DRAFT_SIMPLE, n)

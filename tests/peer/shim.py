@@ -44,7 +44,7 @@ _TEMPLATES = {
 def translate(arguments: Sequence[str], target: str, draft: str, folder: Path) -> list[str]:
     """The arguments of `outrider serve`. Files that it needs are written to `folder`."""
     given = _parse(arguments)
-    flags = ["-m", target]
+    flags = ["-m", target, "--schedule", "lockstep"]  # the controller may leave out the drafts that the tests count
     n_seq = int(given.get("--parallel", "1"))
     n_ctx = int(given.get("--ctx-size", "4096"))
     per_sequence = n_ctx if "--kv-unified" in given else n_ctx // n_seq

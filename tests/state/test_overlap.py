@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -284,3 +285,11 @@ def test_branches_outlive_the_commit_of_what_is_before_them() -> None:
     assert ahead.commit([1, 2]) == "chain"
     assert ahead.commit([5]) == "branch"
     assert ahead.tokens == [6]
+
+
+@pytest.mark.parametrize(("p_min", "drafts"), [(0.0, True), (0.999, False)])
+def test_a_draft_that_stops_too_soon_is_dropped(p_min: float, drafts: bool) -> None:
+    """As n_min asks for; one that is still on its way is not too short."""
+    request = make_request(n_predict=40, n_max=8, n_min=4, p_min=p_min)
+    session = Pair(scripted(), scripted()).run(request, Overlap())
+    assert (session.counts.draft_n > 0) is drafts
