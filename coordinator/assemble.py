@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from time import perf_counter_ns
@@ -187,6 +188,8 @@ def wait_until_ready(
             if error is not None:
                 raise error
         if not waiting:
+            gc.collect()
+            gc.freeze()  # what is here now stays: not to be looked through again while requests run
             return
         if signals.received:
             raise Interrupted(signals)

@@ -28,7 +28,7 @@ Mode = Literal["off", "lockstep", "overlap"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 #: A change must promise so much more than what there is.
-HYSTERESIS = 1.05
+HYSTERESIS = 1.03
 #: Rounds without a draft between two that look whether drafting would pay.
 PROBE_EVERY = 32
 #: The same after it did not, again and again.
