@@ -31,8 +31,10 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 HYSTERESIS = 1.03
 #: Rounds without a draft between two that look whether drafting would pay.
 PROBE_EVERY = 32
-#: The same after it did not, again and again.
-LONGEST_PROBE = 128
+#: The same on shared processors: the draft first has to read what was written, and the target waits for it.
+PROBE_EVERY_SHARED = 128
+#: Up to so many times as long after it did not, again and again.
+LONGEST_PROBE = 4
 #: Rounds for which the measured goodput of a mode is believed after it was left.
 BELIEVED_FOR = 64
 #: The same for one that was tried in vain again and again.
@@ -43,6 +45,8 @@ SLOWDOWN_APART, SLOWDOWN_SHARED = 1.0, 2.0
 DOUBT = 30.0
 #: Chance of a mismatch to find a branch ready, before any was seen.
 HOPE = 0.4
+#: How many times as fast as plain decoding drafts without a cost must be, for one to be made to see what it costs.
+FREE_MUST_PAY = 1.15
 #: Length of the very first draft, which shows what a step costs.
 FIRST_DRAFT = 3
 #: Even where a token must be nearly certain to be worth its time, probabilities are no better known than this.
@@ -153,13 +157,13 @@ class Record:
 class Chooser:
     """What was chosen, what it brought, and what to choose next. Pure; one per coordinator, shared by its sessions."""
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: Costs, probe_every: int = PROBE_EVERY) -> None:
         self.costs = costs
         self.choice: Choice = OFF
         #: By load: what a mode brings to one session says little of what it brings to several.
         self._by_load: dict[int, dict[Mode, Record]] = {}
         self._round = self._probed_at = 0
-        self._probe_every = PROBE_EVERY
+        self._first_probe = self._probe_every = probe_every
 
     @property
     def _records(self) -> dict[Mode, Record]:
@@ -172,8 +176,8 @@ class Chooser:
         return {mode: sum(records[mode].n_rounds for records in self._by_load.values()) for mode in MODES}
 
     def rests(self, n_max: int, outlook: Outlook) -> bool:
-        """Are several sessions at work, and is it best to draft for none of them?"""
-        return self.costs.load > 1 and self._best(n_max, outlook).mode == "off"
+        """Is it best to draft nothing for a session that begins now?"""
+        return self._best(n_max, outlook).mode == "off"
 
     def next(self, n_max: int, outlook: Outlook) -> Choice:
         """The choice for the next round, with drafts of at most `n_max`."""
@@ -183,14 +187,14 @@ class Chooser:
         choice = self._best(n_max, outlook)
         if choice.probe:
             self._probed_at = self._round
-            self._probe_every = min(2 * self._probe_every, LONGEST_PROBE)
+            self._probe_every = min(2 * self._probe_every, LONGEST_PROBE * self._first_probe)
             self.costs.draft_unheard()
             return choice
         record = self._records[choice.mode]
         if choice.mode != self.choice.mode:
             self._records[self.choice.mode].left(self._round)
             record.since = self._round
-            self._probe_every = PROBE_EVERY
+            self._probe_every = self._first_probe
         self.choice = choice
         record.n_rounds += 1
         record.last_round = self._round
@@ -199,13 +203,22 @@ class Chooser:
     def _best(self, n_max: int, outlook: Outlook) -> Choice:
         if n_max <= 0:
             return OFF
-        if self.costs.step_s() is None:
+        if self.costs.step_s() is None and self._may_pay(n_max, outlook):
             return Choice("lockstep", min(n_max, FIRST_DRAFT))
         if self._probe_is_due():
             return PROBE
         of_modes = {mode: self.best_of(mode, n_max, outlook) for mode in self._records}
         best, current = max(of_modes.values(), key=lambda found: found[1]), of_modes[self.choice.mode]
         return best[0] if best[1] > HYSTERESIS * current[1] else current[0]
+
+    def _may_pay(self, n_max: int, outlook: Outlook) -> bool:
+        """Would drafts pay if they cost nothing? Where further rows are dear they would not."""
+        verify = [self.costs.verify_s(n + 1) for n in range(n_max + 1)]
+        alone = verify[0]
+        if alone is None:
+            return True
+        tokens = [expected_tokens(outlook.acceptance, n) for n in range(n_max + 1)]
+        return any(t * alone > FREE_MUST_PAY * (v or alone) for t, v in zip(tokens, verify, strict=True))
 
     def best_of(self, mode: Mode, n_max: int, outlook: Outlook) -> tuple[Choice, float]:
         """The best choice of a mode, and its value."""
@@ -260,7 +273,7 @@ class Auto(Overlap):
         super().__init__(n_branches)
         self.name, self.apart = "auto", apart
         self.costs = Costs(SLOWDOWN_APART if apart else SLOWDOWN_SHARED)
-        self.chooser = Chooser(self.costs)
+        self.chooser = Chooser(self.costs, PROBE_EVERY if apart else PROBE_EVERY_SHARED)
 
 
 class AutoSession(OverlapSession):

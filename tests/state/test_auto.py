@@ -9,6 +9,7 @@ import pytest
 from coordinator.auto import (
     LONGEST_PROBE,
     LONGEST_TRIP_S,
+    PROBE_EVERY,
     Auto,
     AutoSession,
     Choice,
@@ -87,7 +88,10 @@ def test_several_sessions_on_shared_processors_are_not_drafted_for_where_one_is(
 def test_probes_in_vain_become_rare() -> None:
     chooser = Chooser(known(STEEP, 10.0, slowdown=2.0))
     probes = [n for n in range(1, 700) if chooser.next(8, Outlook(0.3)).probe]
-    assert [later - earlier for earlier, later in pairwise(probes)] == [64, *[LONGEST_PROBE] * 4]
+    assert [later - earlier for earlier, later in pairwise(probes)] == [
+        2 * PROBE_EVERY,
+        *[LONGEST_PROBE * PROBE_EVERY] * 4,
+    ]
 
 
 def test_every_session_that_ends_is_counted_out() -> None:
@@ -212,3 +216,14 @@ def test_a_draft_beyond_a_long_link_costs_nothing_but_its_rows() -> None:
     """The target decodes alone meanwhile, so it is never slower than plain decoding by more than those."""
     costs = known(FLAT, 2.0, trip_ms=5000.0)
     assert predict(Choice("overlap", 1), costs, Outlook(0.5)) >= 0.97 * 25.0  # type: ignore[operator]
+
+
+def test_no_draft_is_made_where_not_even_free_ones_would_pay() -> None:
+    costs = Costs(2.0)
+    for n, seconds in ((1, 0.065), (2, 0.11), (4, 0.2), (8, 0.4)):
+        costs.verified(n, seconds)
+    chooser = Chooser(costs)
+    assert chooser.rests(3, Outlook(0.8))
+    choices = [chooser.next(3, Outlook(0.8)) for _ in range(33)]
+    assert [choice.mode for choice in choices if not choice.probe] == ["off"] * 32
+    assert choices[-2].probe or choices[-1].probe  # to look at it all the same
