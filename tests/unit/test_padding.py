@@ -7,6 +7,7 @@ import pytest
 
 from outrider.decoding.row_costs import RowCosts
 from outrider.engine.base import Output, Span
+from outrider.engine.scripted import ScriptedEngine
 from outrider.types import RowTime
 from outrider.wire.messages import Verdict
 from target_worker.padding import n_padding
@@ -35,6 +36,19 @@ def test_a_gain_within_the_noise_is_none() -> None:
     assert n_padding(3, 100, RowCosts()) == 0
 
 
+def sizes_of_decodes(engine: ScriptedEngine) -> list[int]:
+    """Grows by the number of rows with each decode of this engine."""
+    sizes: list[int] = []
+    decode = engine.decode
+
+    def counted(spans: list[Span]) -> Output:
+        sizes.append(sum(len(span.tokens) for span in spans))
+        return decode(spans)
+
+    engine.decode = counted  # type: ignore[method-assign, assignment]
+    return sizes
+
+
 def test_padding_changes_no_token_and_no_row() -> None:
     """On an engine whose logits tell a wrong cache."""
     request = make_request(n_predict=60, n_max=2, row_hashes=True)
@@ -44,14 +58,7 @@ def test_padding_changes_no_token_and_no_row() -> None:
         **{name: getattr(target.facts, name) for name in target.facts.__struct_fields__ if name != "row_times"},
         row_times=[RowTime(1, 900), RowTime(2, 1900), RowTime(3, 1950), RowTime(4, 1000)],
     )
-    sizes: list[int] = []
-    decode = target.decode
-
-    def counted(spans: list[Span]) -> Output:
-        sizes.append(sum(len(span.tokens) for span in spans))
-        return decode(spans)
-
-    target.decode = counted  # type: ignore[method-assign, assignment]
+    sizes = sizes_of_decodes(target)
     pair = Pair(target, scripted("seed=7,disagree=30"))
     assert isinstance(pair.workers["target"], TargetWorker)
     session = pair.run(request)
@@ -65,14 +72,7 @@ def test_sessions_that_share_a_decode_share_its_padding() -> None:
     """Three rows would take longer than four."""
     target = scripted(n_ctx=64, n_seq=3)
     target.facts = msgspec.structs.replace(target.facts, row_times=[RowTime(3, 1950), RowTime(4, 1000)])
-    sizes: list[int] = []
-    decode = target.decode
-
-    def counted(spans: list[Span]) -> Output:
-        sizes.append(sum(len(span.tokens) for span in spans))
-        return decode(spans)
-
-    target.decode = counted  # type: ignore[method-assign, assignment]
+    sizes = sizes_of_decodes(target)
     worker = TargetWorker(target)
     sessions = [Alone(worker, number) for number in (1, 2, 3)]
     texts = [[number, 20, 30] for number in (1, 2, 3)]
