@@ -290,8 +290,8 @@ class AutoSession(OverlapSession):
     def _start_round(self, now: float) -> list[Command]:
         n_max = self.request.speculation.n_max
         if self.n_generated == 0:
-            # The draft reads the prompt while the target does; on processors of its own it may go on meanwhile, on those
-            # of a target that works for several it would only be in the way.
+            # The draft reads the prompt while the target does. On processors of its own it may go on meanwhile; on shared
+            # ones it would only be in the way where nothing is to be drafted.
             reach = 0 if self._chooser.rests(n_max, self._outlook) else n_max
             self._reach, self._n_branches = self._lead if self._apart else reach, 0
         else:

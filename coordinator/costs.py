@@ -173,10 +173,13 @@ class Costs:
         self._n_drafting += change
         self._n_begun += max(change, 0)
 
-    @property
-    def drafts_begun(self) -> float:
-        """A number to be compared: while it stays the same, the draft worker does nothing. nan: it is at work."""
-        return math.nan if self._n_drafting else float(self._n_begun)
+    def idle_mark(self) -> int | None:
+        """For `idle_since`; None while the draft worker is at work."""
+        return None if self._n_drafting else self._n_begun
+
+    def idle_since(self, mark: int | None) -> bool:
+        """Has the draft worker had nothing to do since this mark was taken?"""
+        return mark is not None and mark == self.idle_mark()
 
     def worth(self) -> float | None:
         """Tokens that a second is worth: what we make of it, and never less than plain decoding would."""

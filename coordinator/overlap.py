@@ -80,7 +80,7 @@ class OverlapSession(Session):
         self.n_begun_ahead = 0  # verifications that the target began by a push
         self._pushed: set[tuple[int, int]] = set()  # what the target has been told, by position and token before it
         self._is_live = False
-        self._begun_before = 0.0  # `drafts_begun` when the target was asked
+        self._idle_mark: int | None = None  # of the draft worker, when the target was asked
         self._wish = 0  # drafted tokens that the target waits for
         self._give_up_at = 0.0
         self._gave_up = False  # the draft was waited for in vain; not again before it has told something
@@ -168,7 +168,7 @@ class OverlapSession(Session):
         return self.request.speculation.p_min
 
     def _verify(self) -> list[Command]:
-        self._begun_before, self._verify_at = self.costs.drafts_begun, self._now
+        self._idle_mark, self._verify_at = self.costs.idle_mark(), self._now
         self._pushed = set()
         return [*super()._verify(), *self._push()]
 
@@ -314,7 +314,7 @@ class OverlapSession(Session):
     @property
     def _beside_draft(self) -> bool:
         """Has the draft worker been at work, for whomever, since the target was asked?"""
-        return self.costs.drafts_begun != self._begun_before
+        return not self.costs.idle_since(self._idle_mark)
 
     @property
     def _is_typical(self) -> bool:

@@ -64,13 +64,14 @@ def test_sessions_that_share_a_decode_pay_for_the_rows_of_all() -> None:
 
 def test_what_one_session_drafts_slows_the_others_down_and_is_not_taken_for_their_cost() -> None:
     costs = Costs()
-    before = costs.drafts_begun
-    assert costs.drafts_begun == before
+    before = costs.idle_mark()
+    assert costs.idle_since(before)
     costs.drafting(+1)
-    assert costs.drafts_begun != before  # at work
+    assert not costs.idle_since(before)  # at work
+    assert not costs.idle_since(costs.idle_mark())
     costs.drafting(-1)
-    assert costs.drafts_begun != before  # it was, meanwhile
-    assert costs.drafts_begun == costs.drafts_begun
+    assert not costs.idle_since(before)  # it was, meanwhile
+    assert costs.idle_since(costs.idle_mark())
 
 
 def test_several_sessions_on_shared_processors_are_not_drafted_for_where_one_is() -> None:
@@ -99,7 +100,7 @@ def test_every_session_that_ends_is_counted_out() -> None:
     for n_predict in (5, 60):
         Pair(scripted(), scripted("disagree=30")).run(make_request(n_predict=n_predict), schedule)
         assert schedule.costs.n_live == 0
-        assert schedule.costs.drafts_begun == schedule.costs.drafts_begun  # nobody drafts
+        assert schedule.costs.idle_mark() is not None  # nobody drafts
 
 
 def test_a_link_takes_no_longer_because_its_end_is_busy() -> None:
