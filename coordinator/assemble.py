@@ -160,6 +160,7 @@ def started(
             limits=Limits(coordinator.heartbeat_s, coordinator.lost_after_s, coordinator.stuck_after_s),
             launcher=make_launcher(config, transport.endpoint),
             keep_target=keep_target,
+            measure_draft=config.speculative.is_measured and share_processors(config),
             observer=observer,
         )
         try:

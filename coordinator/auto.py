@@ -35,7 +35,7 @@ PROBE_EVERY = 32
 PROBE_EVERY_SHARED = 128
 #: Up to so many times as long after it did not, again and again.
 LONGEST_PROBE = 4
-#: Rounds for which the measured goodput of a mode is believed after it was left.
+#: Rounds of each session for which the measured goodput of a mode is believed after it was left.
 BELIEVED_FOR = 64
 #: The same for one that was tried in vain again and again.
 LONGEST_BELIEF = 1024
@@ -138,19 +138,19 @@ class Record:
     n_rounds: int = 0
     last_round: int = 0
     since: int = 0  # the round in which it was taken up
-    believed_for: int = BELIEVED_FOR
+    believed_for: int = BELIEVED_FOR  # of rounds of each session
 
     def value(self, predicted: float) -> float:
         """Tokens per second: as if it had brought what is predicted for `DOUBT` more tokens."""
         return (self.speed.tokens + DOUBT) / (self.speed.seconds + DOUBT / predicted) if predicted else 0.0
 
-    def left(self, now: int) -> None:
+    def left(self, now: int, load: int) -> None:
         """Another mode is better. One that was tried in vain is tried again after a longer time each time."""
-        in_vain = now - self.since < BELIEVED_FOR
+        in_vain = now - self.since < BELIEVED_FOR * load
         self.believed_for = min(2 * self.believed_for, LONGEST_BELIEF) if in_vain else BELIEVED_FOR
 
-    def forget_if_old(self, now: int) -> None:
-        if now - self.last_round >= self.believed_for:
+    def forget_if_old(self, now: int, load: int) -> None:
+        if now - self.last_round >= self.believed_for * load:
             self.speed = Speed()
 
 
@@ -183,7 +183,7 @@ class Chooser:
         """The choice for the next round, with drafts of at most `n_max`."""
         self._round += 1
         for record in self._records.values():
-            record.forget_if_old(self._round)
+            record.forget_if_old(self._round, self.costs.load)
         choice = self._best(n_max, outlook)
         if choice.probe:
             self._probed_at = self._round
@@ -192,7 +192,7 @@ class Chooser:
             return choice
         record = self._records[choice.mode]
         if choice.mode != self.choice.mode:
-            self._records[self.choice.mode].left(self._round)
+            self._records[self.choice.mode].left(self._round, self.costs.load)
             record.since = self._round
             self._probe_every = self._first_probe
         self.choice = choice

@@ -47,6 +47,7 @@ from outrider.wire.messages import (
     FailureCode,
     Heartbeat,
     Hello,
+    Measure,
     Message,
     Ready,
     SessionMessage,
@@ -94,6 +95,7 @@ class Service:
         limits: Limits | None = None,
         launcher: Launcher | None = None,
         keep_target: bool = False,
+        measure_draft: bool = False,
         observer: Observer | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -110,6 +112,7 @@ class Service:
         self.limits = limits
         self.observer = observer  # watches all sessions
         self.keep_target = keep_target  # wait for a lost target to come back, instead of failing its requests
+        self._measure_draft = measure_draft  # once the target is there, and idle: it would disturb the draft
         self.clients: ClientHandler | None = None
         self.live: dict[int, Live] = {}
         self.fatal: OutriderError | None = None  # why this coordinator can serve nobody
@@ -312,11 +315,17 @@ class Service:
         except VocabMismatchError as error:
             self._refuse(draft, error)
             return
-        if wanted is None:
+        if wanted is None and self._is_to_measure(draft):
+            draft.was_asked = True
+            self.send(draft, Measure(draft.incarnation))  # it will be Ready again
+        elif wanted is None:
             self._let_in(draft)
         else:
             for role, block in wanted:
                 self.send(roles[role], VocabRequest(roles[role].incarnation, block))
+
+    def _is_to_measure(self, draft: Connection) -> bool:
+        return self._measure_draft and not (draft.was_asked or self.live)
 
     def _let_in(self, connection: Connection) -> None:
         assert connection.facts is not None

@@ -36,6 +36,7 @@ class Connection:
     n_waiting: int = 0
     facts: ModelFacts | None = None  # None until Ready
     usable: bool = False  # the vocabulary was checked
+    was_asked: bool = False  # to measure what its decodes take
 
     @property
     def worker_role(self) -> WorkerRole:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +24,13 @@ from outrider.engine.base import Engine, Output, Span
 from outrider.engine.cached import CachedSequence
 from outrider.errors import EngineError
 from outrider.speculators.model import Choose, Drafting, missing, n_missing, step
-from outrider.wire.messages import Begin, DraftRequest, DraftTokens, Message
+from outrider.wire.messages import Begin, DraftRequest, DraftTokens, Measure, Message, Ready
 from outrider.worker.chunk import ChunkSize
+from outrider.worker.measure import row_times
 from outrider.worker.replies import failure
 from outrider.worker.slots import Slot, SlotWorker
+
+log = logging.getLogger("outrider.worker")
 
 
 class DraftSlot(Slot):
@@ -118,9 +122,7 @@ class DraftWorker(SlotWorker[DraftSlot]):
         super().__init__(engine)
         self._clock = clock  # nanoseconds
         self._decode_us = 0
-        self._costs = RowCosts(beta=0.0)  # what was not tried may be free
-        for time in engine.facts.row_times:
-            self._costs.add(time.n_rows, time.us / 1e6)
+        self._costs = RowCosts(engine.facts.row_times, hopeful=True)
         self._spare = [CachedSequence(engine, engine.n_seq + i) for i in range(engine.n_branches)]
         self.chunk = ChunkSize(engine.n_batch)
         self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
@@ -142,9 +144,25 @@ class DraftWorker(SlotWorker[DraftSlot]):
         return Sampler(sampling, begin.choice, self.engine.n_vocab, self.eog, self.engine.tokenizer.suppressed)
 
     def handle_other(self, message: Message) -> list[Message]:
-        if isinstance(message, DraftRequest):
-            return self.on_prefix(message, self._start)
+        match message:
+            case DraftRequest():
+                return self.on_prefix(message, self._start)
+            case Measure():
+                return [self._measured(message)]
         return super().handle_other(message)
+
+    def _measured(self, request: Measure) -> Ready:
+        """What this model's decodes take, where no session needs the sequences."""
+        engine = self.engine
+        if not self.slots:
+            for cache in (*self._free, *self._spare):
+                cache.clear()
+            try:
+                engine.facts = msgspec.structs.replace(engine.facts, row_times=row_times(engine, "draft", self._clock))
+            except EngineError as error:
+                log.warning("its decodes were not measured: %s", error)
+            self._costs = RowCosts(engine.facts.row_times, hopeful=True)
+        return Ready(request.incarnation, engine.facts)
 
     def _start(self, slot: DraftSlot, request: DraftRequest) -> list[Message]:
         if request.committed_len > self.engine.n_ctx:

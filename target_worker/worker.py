@@ -57,9 +57,7 @@ class TargetWorker(SlotWorker[TargetSlot]):
         self.chunk = ChunkSize(engine.n_batch)
         self._decode_us = 0  # of the last decode
         self._n_padded = 0
-        self._costs = RowCosts()  # of decodes in which every row has its logits
-        for time in engine.facts.row_times:
-            self._costs.add(time.n_rows, time.us / 1e6)
+        self._costs = RowCosts(engine.facts.row_times)  # of decodes in which every row has its logits
         self.eog = frozenset(token for token in range(engine.n_vocab) if engine.tokenizer.is_eog(token))
         self.grammars = Grammars(engine.tokenizer, engine.n_vocab, self.eog)
 

@@ -51,6 +51,7 @@ SAMPLES: dict[str, m.Message] = {
         m.Ready(3, _FACTS),
         m.VocabRequest(3, 2),
         m.VocabBlock(3, 2, 2053, [b"ab", b"\xff\x00", b""]),
+        m.Measure(3),
         m.Begin(
             *_IDS,
             sampling=_SAMPLING,

@@ -31,7 +31,7 @@ from outrider.types import (
     Tokens,
 )
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 #: A draft longer than this is a protocol error; `n_max` is bounded by it too.
 MAX_DRAFT = 512
@@ -104,6 +104,12 @@ class VocabBlock(Message, frozen=True, tag=5):
     block: U16  # of the request
     first: Token  # id of texts[0]
     texts: Annotated[list[Annotated[bytes, Meta(max_length=65536)]], Meta(max_length=1024)]  # raw bytes of each token
+
+
+class Measure(Message, frozen=True, tag=6):
+    """coordinator → draft. The target is not at work now: what do your decodes take? Reply: Ready, with `row_times`."""
+
+    incarnation: U32  # of the Welcome
 
 
 # --- one session -------------------------------------------------------------------------------------------------
@@ -381,6 +387,7 @@ AnyMessage = (
     | Ready
     | VocabRequest
     | VocabBlock
+    | Measure
     | Begin
     | Process
     | DraftRequest

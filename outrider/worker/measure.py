@@ -9,7 +9,7 @@ from outrider.engine.base import Engine, Span
 from outrider.types import RowTime, WorkerRole
 
 #: Numbers of rows that are tried; the first decode of all only warms up.
-SIZES = (1, 1, 2, 3, 4, 6, 8)
+SIZES = (1, 1, 2, 3, 4, 6, 8, 16)
 #: No further size is tried once so much time has passed, microseconds.
 BUDGET_US = 2_000_000
 

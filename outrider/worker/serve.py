@@ -46,7 +46,7 @@ def serve(role: WorkerRole, config: Config, make_worker: Callable[[Engine], Slot
         try:
             if role == "target" and config.target.chat_template_file:
                 engine.use_chat_template(read_template(Path(config.target.chat_template_file)))
-            # A draft beside its target would measure both; what a step costs is seen in its first drafts.
+            # A draft beside its target would measure both; the coordinator asks it to when the target is done.
             if config.speculative.is_measured and (role == "target" or not share_processors(config)):
                 engine.facts = msgspec.structs.replace(engine.facts, row_times=row_times(engine, role))
             gc.collect()

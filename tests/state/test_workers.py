@@ -8,14 +8,17 @@ import msgspec
 import pytest
 
 from draft_worker.worker import DraftWorker
+from outrider.errors import EngineError
 from outrider.wire.messages import (
     Accept,
     Begin,
     DraftRequest,
     End,
     Failure,
+    Measure,
     Message,
     Process,
+    Ready,
     Rollback,
     Tokenize,
     Verdict,
@@ -24,7 +27,7 @@ from outrider.wire.messages import (
 from outrider.wire.prefix_hash import EMPTY, extend
 from outrider.worker.slots import SlotWorker
 from target_worker.worker import TargetWorker
-from tests.harness import GREEDY, scripted
+from tests.harness import GREEDY, scripted, ticking
 from tests.wire_samples import SAMPLES
 
 STAMP = (1, 7, 1, 0)  # incarnation, session, round, epoch
@@ -136,3 +139,40 @@ def test_only_the_target_tokenizes() -> None:
     question = Tokenize(1, 5, "text", [], True, True, False)
     assert only_failure(DraftWorker(scripted()).handle(question)).code == "bad_request"
     assert type(TargetWorker(scripted()).handle(question)[0]).__name__ == "TokenizeResult"
+
+
+def test_a_draft_measures_between_sessions_and_not_within_one() -> None:
+    worker = DraftWorker(scripted(), ticking())
+    worker.handle(begin())
+    worker.handle(Process(*prefix(TOKENS)))
+    run(worker)
+    (busy,) = worker.handle(Measure(1))
+    assert isinstance(busy, Ready)
+    assert busy.facts.row_times == []
+    assert worker.engine.length(0) == len(TOKENS) - 1
+
+    worker.handle(End(*STAMP, 3))
+    (idle,) = worker.handle(Measure(2))
+    assert isinstance(idle, Ready)
+    assert idle.incarnation == 2
+    assert idle.facts.row_times[0].n_rows == 1
+    assert all(time.us > 0 for time in idle.facts.row_times)
+
+    worker.handle(begin())
+    worker.handle(DraftRequest(*prefix(TOKENS), 3, 0, 0.0, 0, 0))
+    (after,) = run(worker)
+    fresh = DraftWorker(scripted(), ticking())
+    fresh.handle(begin())
+    fresh.handle(DraftRequest(*prefix(TOKENS), 3, 0, 0.0, 0, 0))
+    assert [after] == run(fresh)
+
+
+def test_a_draft_that_cannot_measure_is_ready_all_the_same() -> None:
+    worker = DraftWorker(scripted())
+    worker.engine.decode = failing  # type: ignore[method-assign]
+    (reply,) = worker.handle(Measure(1))
+    assert reply == Ready(1, worker.engine.facts)
+
+
+def failing(spans: object) -> Any:
+    raise EngineError("no memory")

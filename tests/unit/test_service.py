@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from coordinator.auto import Auto
 from coordinator.request import Request
 from coordinator.schedule import Lockstep
 from coordinator.service import MAX_QUESTIONS, Service
 from outrider.errors import BusyError, OutriderError, RequestError
 from outrider.speculators.chain import Chain
-from outrider.types import LogitBias, SamplingParams, WorkerRole
+from outrider.types import LogitBias, RowTime, SamplingParams, WorkerRole
 from outrider.wire.loopback import LoopbackDealer, Network
 from outrider.wire.messages import (
     PROTOCOL_VERSION,
     Failure,
     Hello,
+    Measure,
     Message,
     Ready,
     Shutdown,
@@ -132,3 +135,31 @@ def test_all_that_are_connected_are_told_of_the_end(network: Network, service: S
         last = received(dealer)[-1]
         assert isinstance(last, Shutdown)
         assert last.reason == "that was it"
+
+
+def measuring(network: Network) -> Service:
+    return Service(network.router(), NAMES, Auto(), measure_draft=True)
+
+
+def test_a_draft_beside_its_target_is_measured_once_both_are_there(network: Network) -> None:
+    service = measuring(network)
+    dealer = connect(network, service, "draft")
+    assert Measure not in map(type, received(dealer))  # the target may still be measuring itself
+    connect(network, service)
+    (asked,) = (message for message in received(dealer) if isinstance(message, Measure))
+    assert service.draft is None
+    facts = msgspec.structs.replace(scripted().facts, row_times=[RowTime(1, 900)])
+    dealer.send(Ready(asked.incarnation, facts))
+    service.turn(0.0)
+    assert service.draft is not None
+    assert service.draft.facts == facts
+    assert Measure not in map(type, received(dealer))
+
+
+def test_a_draft_that_comes_while_the_target_works_is_not_measured(network: Network) -> None:
+    service = measuring(network)
+    connect(network, service)
+    submit(service, make_request(types=[]))
+    dealer = connect(network, service, "draft")
+    assert service.draft is not None
+    assert Measure not in map(type, received(dealer))
