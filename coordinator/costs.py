@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coordinator.busy import Busy
 from outrider.decoding.row_costs import MAX_PADDING, Average, RowCosts
 from outrider.types import RowTime, WorkerRole
 
@@ -119,8 +120,8 @@ class Costs:
         self.round_trip = Average()  # of a draft request, beside the drafting
         self.target_trip = Lowest()  # of a verification, beside the decode
         self.n_live = 0  # sessions that run
-        self._n_drafting = 0  # sessions for which the draft worker is at work
-        self._n_begun = 0  # times that it began to be
+        self.drafting = Busy()  # sessions for which the draft worker is at work
+        self.reading = Busy()  # sessions whose prompt the target reads
         self.speed = Speed()
         self.calibration = Calibration()
 
@@ -167,19 +168,6 @@ class Costs:
         pairs = [(beside.seconds(n), alone.seconds(n)) for n in beside.rows if n in alone.rows]
         ratios = [busy_s / alone_s for busy_s, alone_s in pairs if busy_s and alone_s]
         return sum(ratios) / len(ratios) if ratios else None
-
-    def drafting(self, change: int) -> None:
-        """The draft worker has begun (+1) or ended (-1) to work for a session."""
-        self._n_drafting += change
-        self._n_begun += max(change, 0)
-
-    def idle_mark(self) -> int | None:
-        """For `idle_since`; None while the draft worker is at work."""
-        return None if self._n_drafting else self._n_begun
-
-    def idle_since(self, mark: int | None) -> bool:
-        """Has the draft worker had nothing to do since this mark was taken?"""
-        return mark is not None and mark == self.idle_mark()
 
     def worth(self) -> float | None:
         """Tokens that a second is worth: what we make of it, and never less than plain decoding would."""

@@ -81,6 +81,8 @@ class OverlapSession(Session):
         self._pushed: set[tuple[int, int]] = set()  # what the target has been told, by position and token before it
         self._is_live = False
         self._idle_mark: int | None = None  # of the draft worker, when the target was asked
+        self._read_mark: int | None = None  # of all prompts, when the round began
+        self._is_reading = False  # the target reads our prompt
         self._wish = 0  # drafted tokens that the target waits for
         self._give_up_at = 0.0
         self._gave_up = False  # the draft was waited for in vain; not again before it has told something
@@ -99,7 +101,7 @@ class OverlapSession(Session):
     def _riding(self, request: DraftRequest | None) -> None:
         change = (request is not None) - (self._rides is not None)
         if change:
-            self.costs.drafting(change)
+            self.costs.drafting.change(change)
         self._rides = request
 
     # --- replies -------------------------------------------------------------------------------------------------
@@ -120,8 +122,9 @@ class OverlapSession(Session):
         return waiting is not None and isinstance(message, Verdict | Failure) and answers(message, waiting)
 
     def start(self, now: float) -> list[Command]:
-        self._is_live = True
+        self._is_live = self._is_reading = True
         self.costs.n_live += 1
+        self.costs.reading.change(+1)
         return super().start(now)
 
     # --- a round -------------------------------------------------------------------------------------------------
@@ -131,7 +134,7 @@ class OverlapSession(Session):
             return self._finish("length", now)
         self.round += 1
         self._round_since = self._now = now
-        self._asked_again = False
+        self._asked_again, self._read_mark = False, self.costs.reading.idle_mark()
         self._look_up()
         ride = self._ride(now)
         # The first token never waits for the draft; and a verification goes out before the draft's next credit.
@@ -168,7 +171,7 @@ class OverlapSession(Session):
         return self.request.speculation.p_min
 
     def _verify(self) -> list[Command]:
-        self._idle_mark, self._verify_at = self.costs.idle_mark(), self._now
+        self._idle_mark, self._verify_at = self.costs.drafting.idle_mark(), self._now
         self._pushed = set()
         return [*super()._verify(), *self._push()]
 
@@ -303,6 +306,7 @@ class OverlapSession(Session):
 
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
         self._learn_verdict(verdict, n_accepted, now)
+        self._has_read()
         followed = self._ahead.commit(verdict.tokens)
         if followed != "chain":
             if self._n_branches and self._draft:
@@ -314,12 +318,12 @@ class OverlapSession(Session):
     @property
     def _beside_draft(self) -> bool:
         """Has the draft worker been at work, for whomever, since the target was asked?"""
-        return not self.costs.idle_since(self._idle_mark)
+        return not self.costs.drafting.idle_since(self._idle_mark)
 
     @property
     def _is_typical(self) -> bool:
-        """Does the time of this round tell of others? Not if a prompt was read, or the target was asked again."""
-        return self.counts.rounds > 1 and not self._asked_again
+        """Does the time of this round tell of others? Not if a prompt was read, whosever, or the target was asked again."""
+        return self.costs.reading.idle_since(self._read_mark) and not self._asked_again
 
     def _learn_verdict(self, verdict: Verdict, n_accepted: int, now: float) -> None:
         costs, n_tested = self.costs, len(self._draft)
@@ -339,6 +343,11 @@ class OverlapSession(Session):
             if i <= n_accepted:  # behind the first mismatch nothing was decided
                 costs.calibration.add(prob, i < n_accepted)
 
+    def _has_read(self) -> None:
+        """The prompt is read, or nobody wants it any more."""
+        self.costs.reading.change(-self._is_reading)
+        self._is_reading = False
+
     def worker_ready(self, role: WorkerRole, incarnation: int, facts: ModelFacts) -> list[Command]:
         self.costs.expect(role, facts.row_times)
         self._asked_again |= role == "target" and self.phase is Phase.VERIFYING
@@ -348,6 +357,7 @@ class OverlapSession(Session):
         self, reason: FinishReason, now: float, error: str | None = None, code: FailureCode | None = None
     ) -> list[Command]:
         self._riding = None
+        self._has_read()
         self.costs.n_live -= self._is_live
         self._is_live = False
         return super()._finish(reason, now, error, code)

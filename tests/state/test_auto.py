@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from coordinator.auto import (
+    BELIEVED_FOR,
     LONGEST_PROBE,
     LONGEST_TRIP_S,
     PROBE_EVERY,
@@ -15,6 +16,7 @@ from coordinator.auto import (
     Choice,
     Chooser,
     Outlook,
+    Record,
     break_even_s,
     predict,
 )
@@ -64,14 +66,14 @@ def test_sessions_that_share_a_decode_pay_for_the_rows_of_all() -> None:
 
 def test_what_one_session_drafts_slows_the_others_down_and_is_not_taken_for_their_cost() -> None:
     costs = Costs()
-    before = costs.idle_mark()
-    assert costs.idle_since(before)
-    costs.drafting(+1)
-    assert not costs.idle_since(before)  # at work
-    assert not costs.idle_since(costs.idle_mark())
-    costs.drafting(-1)
-    assert not costs.idle_since(before)  # it was, meanwhile
-    assert costs.idle_since(costs.idle_mark())
+    before = costs.drafting.idle_mark()
+    assert costs.drafting.idle_since(before)
+    costs.drafting.change(+1)
+    assert not costs.drafting.idle_since(before)  # at work
+    assert not costs.drafting.idle_since(costs.drafting.idle_mark())
+    costs.drafting.change(-1)
+    assert not costs.drafting.idle_since(before)  # it was, meanwhile
+    assert costs.drafting.idle_since(costs.drafting.idle_mark())
 
 
 def test_several_sessions_on_shared_processors_are_not_drafted_for_where_one_is() -> None:
@@ -100,7 +102,29 @@ def test_every_session_that_ends_is_counted_out() -> None:
     for n_predict in (5, 60):
         Pair(scripted(), scripted("disagree=30")).run(make_request(n_predict=n_predict), schedule)
         assert schedule.costs.n_live == 0
-        assert schedule.costs.idle_mark() is not None  # nobody drafts
+        assert schedule.costs.drafting.idle_mark() is not None  # nobody drafts
+        assert schedule.costs.reading.idle_mark() is not None
+
+
+def test_rounds_beside_the_prompt_of_another_session_tell_nothing() -> None:
+    schedule = Auto()
+    schedule.costs.reading.change(+1)  # a session that takes long
+    Pair(scripted(), scripted()).run(make_request(n_predict=30), schedule)
+    assert schedule.costs.speed.value is None
+    schedule.costs.reading.change(-1)
+    Pair(scripted(), scripted()).run(make_request(n_predict=30), schedule)
+    assert schedule.costs.speed.value is not None
+
+
+def test_what_did_not_pay_is_not_tried_again_sooner_because_there_are_more_sessions() -> None:
+    record = Record()
+    record.speed.add(100, 50.0)
+    record.left(20, load=4)
+    record.last_round = 20
+    record.forget_if_old(20 + 2 * BELIEVED_FOR * 4 - 1, load=4)
+    assert record.speed.value == 2.0
+    record.forget_if_old(20 + 2 * BELIEVED_FOR * 4, load=4)
+    assert record.speed.value is None
 
 
 def test_a_link_takes_no_longer_because_its_end_is_busy() -> None:
