@@ -35,6 +35,8 @@ PROBE_EVERY = 32
 PROBE_EVERY_SHARED = 128
 #: Up to so many times as long after it did not, again and again.
 LONGEST_PROBE = 4
+#: So many times as long where it would not even pay if nearly all drafted tokens were right.
+RARELY, NEARLY_ALL = 8, 0.95
 #: Rounds of each session for which the measured goodput of a mode is believed after it was left.
 BELIEVED_FOR = 64
 #: The same for one that was tried in vain again and again.
@@ -80,14 +82,17 @@ class Outlook:
     foreseen: float = 0.0
 
 
-def predict(choice: Choice, costs: Costs, outlook: Outlook, trip: float | None = None) -> float | None:
-    """Tokens per second of a choice; None where a cost is not known yet. trip: of the link, where not as measured.
+def predict(
+    choice: Choice, costs: Costs, outlook: Outlook, trip: float | None = None, *, hopeful: bool = False
+) -> float | None:
+    """Tokens per second of a choice; None where a cost is not known yet. trip: of the link, where not as measured. hopeful:
+    with the quickest draft that was ever seen.
 
     off: 1/v(1). lockstep: E(n) / (n·c + v(n+1) + L), all of it alone; where several sessions run, though, one drafts while
     another is verified. overlap: see `_overlapped`, with the costs beside each other.
     """
     n, alone, beside_others = choice.n, costs.verify_s(1), costs.load > 1
-    verify, step = costs.verify_s(n + 1, beside_others), costs.step_s(beside_others)
+    verify, step = costs.verify_s(n + 1, beside_others), costs.step_s(beside_others, hopeful=hopeful)
     if alone is None or verify is None:
         return None
     if choice.mode == "off":
@@ -98,7 +103,7 @@ def predict(choice: Choice, costs: Costs, outlook: Outlook, trip: float | None =
         trip = costs.round_trip.value or 0.0
     if choice.mode == "lockstep":
         return expected_tokens(outlook.acceptance, n) / (n * step + verify + trip)
-    beside, step_beside = costs.verify_s(n + 1, busy=True), costs.step_s(busy=True)
+    beside, step_beside = costs.verify_s(n + 1, busy=True), costs.step_s(busy=True, hopeful=hopeful)
     return _overlapped(n, outlook, beside or verify, step_beside or step, trip)
 
 
@@ -205,7 +210,7 @@ class Chooser:
             return OFF
         if self.costs.step_s() is None and self._may_pay(n_max, outlook):
             return Choice("lockstep", min(n_max, FIRST_DRAFT))
-        if self._probe_is_due():
+        if self._probe_is_due(n_max):
             return PROBE
         of_modes = {mode: self.best_of(mode, n_max, outlook) for mode in self._records}
         best, current = max(of_modes.values(), key=lambda found: found[1]), of_modes[self.choice.mode]
@@ -225,10 +230,18 @@ class Chooser:
         choices = [OFF] if mode == "off" else [Choice(mode, n) for n in range(1, max(n_max, 1) + 1)]
         return max(((choice, self.value(choice, outlook)) for choice in choices), key=lambda found: found[1])
 
-    def _probe_is_due(self) -> bool:
+    def _probe_is_due(self, n_max: int) -> bool:
         """Has nothing been drafted for so long that its worth is no longer known?"""
-        drafted = max(self._probed_at, *(self._records[m].last_round for m in ("lockstep", "overlap")))
-        return self._round - drafted >= self._probe_every * self.costs.load
+        n_rounds = self._round - max(self._probed_at, *(self._records[m].last_round for m in ("lockstep", "overlap")))
+        patience = self._probe_every * self.costs.load
+        return n_rounds >= patience and (n_rounds >= RARELY * patience or self._could_pay(n_max))
+
+    def _could_pay(self, n_max: int) -> bool:
+        """Would drafts pay if nearly all were right, and each were made as quickly as any before?"""
+        outlook = Outlook(NEARLY_ALL, 1.0)
+        choices = (Choice(mode, n) for mode in MODES if mode != "off" for n in range(1, n_max + 1))
+        hopes = (predict(choice, self.costs, outlook, 0.0, hopeful=True) for choice in choices)
+        return any(hope is None or hope > self._predict(OFF, outlook) for hope in hopes)
 
     def value(self, choice: Choice, outlook: Outlook) -> float:
         """Tokens per second that may be expected; 0 where nothing is known."""

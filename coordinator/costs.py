@@ -114,6 +114,7 @@ class Costs:
         self._verify = {False: RowCosts(), True: RowCosts()}  # by busy
         self._n_sessions = Average()  # that share a decode
         self._step = {False: Average(), True: Average()}
+        self._quickest_step: float | None = None
         self._expected_slowdown = expected_slowdown
         #: How much longer verifications take beside a draft at work; None until both were measured, with as many rows.
         self.slowdown: float | None = None
@@ -134,6 +135,7 @@ class Costs:
     def drafted(self, step_s: float, busy: bool = False) -> None:
         """A token was drafted."""
         self._step[busy].add(step_s)
+        self._quickest_step = min(step_s, self._quickest_step or step_s)
 
     @property
     def load(self) -> int:
@@ -153,8 +155,10 @@ class Costs:
         far = not own.rows or (n_rows > own.rows[-1] and other.rows and other.rows[-1] > own.rows[-1])
         return self._other_way(other.seconds(n_rows), busy) if far else own.seconds(n_rows)
 
-    def step_s(self, busy: bool = False) -> float | None:
-        """Of a drafted token, likewise."""
+    def step_s(self, busy: bool = False, *, hopeful: bool = False) -> float | None:
+        """Of a drafted token, likewise; hopeful: as quick as it ever was."""
+        if hopeful:
+            return self._quickest_step
         value = self._step[busy].value
         return value if value is not None else self._other_way(self._step[not busy].value, busy)
 

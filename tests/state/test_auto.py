@@ -11,6 +11,7 @@ from coordinator.auto import (
     LONGEST_PROBE,
     LONGEST_TRIP_S,
     PROBE_EVERY,
+    RARELY,
     Auto,
     AutoSession,
     Choice,
@@ -89,12 +90,26 @@ def test_several_sessions_on_shared_processors_are_not_drafted_for_where_one_is(
 
 
 def test_probes_in_vain_become_rare() -> None:
-    chooser = Chooser(known(STEEP, 10.0, slowdown=2.0))
+    chooser = Chooser(known(FLAT, 15.0, slowdown=2.0))
     probes = [n for n in range(1, 700) if chooser.next(8, Outlook(0.3)).probe]
     assert [later - earlier for earlier, later in pairwise(probes)] == [
         2 * PROBE_EVERY,
         *[LONGEST_PROBE * PROBE_EVERY] * 4,
     ]
+
+
+def test_what_would_not_even_pay_if_all_were_right_is_hardly_ever_looked_at() -> None:
+    chooser = Chooser(known(STEEP, 10.0, slowdown=2.0))
+    assert [n for n in range(1, 700) if chooser.next(8, Outlook(0.3)).probe] == [RARELY * PROBE_EVERY]
+
+
+def test_a_draft_that_was_slow_for_a_while_is_looked_at_as_soon_as_a_poor_one() -> None:
+    costs = known(FLAT, 5.0)
+    for _ in range(50):
+        costs.drafted(0.2)
+    assert [n for n in range(1, 50) if Chooser(costs).next(8, Outlook(0.8)).mode != "off"] == []
+    chooser = Chooser(costs)
+    assert [n for n in range(1, 50) if chooser.next(8, Outlook(0.8)).probe] == [PROBE_EVERY]
 
 
 def test_every_session_that_ends_is_counted_out() -> None:
