@@ -47,8 +47,8 @@ SLOWDOWN_APART, SLOWDOWN_SHARED = 1.0, 2.0
 DOUBT = 30.0
 #: Chance of a mismatch to find a branch ready, before any was seen.
 HOPE = 0.4
-#: How many times as fast as plain decoding drafts without a cost must be, for one to be made to see what it costs.
-FREE_MUST_PAY = 1.15
+#: How many times as fast as plain decoding drafts must be in the best case, for one to be made to see what it is worth.
+BEST_MUST_PAY = 1.15
 #: Length of the very first draft, which shows what a step costs.
 FIRST_DRAFT = 3
 #: Even where a token must be nearly certain to be worth its time, probabilities are no better known than this.
@@ -223,7 +223,7 @@ class Chooser:
         if alone is None:
             return True
         tokens = [expected_tokens(outlook.acceptance, n) for n in range(n_max + 1)]
-        return any(t * alone > FREE_MUST_PAY * (v or alone) for t, v in zip(tokens, verify, strict=True))
+        return any(t * alone > BEST_MUST_PAY * (v or alone) for t, v in zip(tokens, verify, strict=True))
 
     def best_of(self, mode: Mode, n_max: int, outlook: Outlook) -> tuple[Choice, float]:
         """The best choice of a mode, and its value."""
@@ -241,7 +241,7 @@ class Chooser:
         outlook = Outlook(NEARLY_ALL, 1.0)
         choices = (Choice(mode, n) for mode in MODES if mode != "off" for n in range(1, n_max + 1))
         hopes = (predict(choice, self.costs, outlook, 0.0, hopeful=True) for choice in choices)
-        return any(hope is None or hope > self._predict(OFF, outlook) for hope in hopes)
+        return any(hope is None or hope > BEST_MUST_PAY * self._predict(OFF, outlook) for hope in hopes)
 
     def value(self, choice: Choice, outlook: Outlook) -> float:
         """Tokens per second that may be expected; 0 where nothing is known."""

@@ -158,7 +158,7 @@ class Costs:
     def step_s(self, busy: bool = False, *, hopeful: bool = False) -> float | None:
         """Of a drafted token, likewise; hopeful: as quick as it ever was."""
         if hopeful:
-            return self._quickest_step
+            return self._other_way(self._quickest_step, busy) if busy else self._quickest_step
         value = self._step[busy].value
         return value if value is not None else self._other_way(self._step[not busy].value, busy)
 
