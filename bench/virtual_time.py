@@ -51,6 +51,7 @@ class Process:
     delay_s: float = 0.0  # of the link, one way
     inbox: list[Message] = field(default_factory=list)
     busy: bool = False
+    spent_s: float = 0.0  # by the engine, before the step at hand
 
 
 class World:
@@ -66,11 +67,16 @@ class World:
     ) -> None:
         self.session, self.now, self.finished = session, 0.0, False
         self.processes = {
-            "target": Process(target, TargetWorker(target, lambda: int(target.spent_s * 1e9)), target_round_trip_s / 2),
-            "draft": Process(draft, DraftWorker(draft, lambda: int(draft.spent_s * 1e9)), round_trip_s / 2),
+            "target": Process(target, TargetWorker(target, lambda: self.clock("target")), target_round_trip_s / 2),
+            "draft": Process(draft, DraftWorker(draft, lambda: self.clock("draft")), round_trip_s / 2),
         }
         self._numbers = count()
         self._events: list[tuple[float, int, str, Any]] = []
+
+    def clock(self, role: str) -> int:
+        """Nanoseconds; within a step the engine's work has passed already."""
+        process = self.processes[role]
+        return int((self.now + process.engine.spent_s - process.spent_s) * 1e9)
 
     def at(self, delay_s: float, kind: str, what: Any) -> None:
         heapq.heappush(self._events, (self.now + delay_s, next(self._numbers), kind, what))
@@ -122,11 +128,19 @@ class World:
             return
         while process.inbox:
             self.answer(role, process.worker.handle(process.inbox.pop(0)))
-        if process.worker.has_work():
-            before = process.engine.spent_s
-            replies = process.worker.step()
-            process.busy = True
-            self.at(process.engine.spent_s - before, "stepped", (role, replies))
+        process.spent_s = process.engine.spent_s
+        if not process.worker.has_work():
+            return
+        patience_s = process.worker.patience_s()
+        if patience_s:
+            self.at(patience_s, "patience_over", role)
+            return
+        replies = process.worker.step()
+        process.busy = True
+        self.at(process.engine.spent_s - process.spent_s, "stepped", (role, replies))
+
+    def on_patience_over(self, role: str) -> None:
+        self.work(role)
 
 
 @dataclass(frozen=True)

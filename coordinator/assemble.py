@@ -157,7 +157,12 @@ def started(
             transport,
             worker_names(config),
             make_schedule(config),
-            limits=Limits(coordinator.heartbeat_s, coordinator.lost_after_s, coordinator.stuck_after_s),
+            limits=Limits(
+                coordinator.heartbeat_s,
+                coordinator.lost_after_s,
+                coordinator.stuck_after_s,
+                coordinator.start_timeout_s,
+            ),
             launcher=make_launcher(config, transport.endpoint),
             keep_target=keep_target,
             measure_draft=config.speculative.is_measured and share_processors(config),

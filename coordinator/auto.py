@@ -324,9 +324,9 @@ class AutoSession(OverlapSession):
 
     @property
     def _outlook(self) -> Outlook:
-        known = self._foreseen.value
+        known = self.learning.foreseen.value
         return Outlook(
-            self.acceptance.value, (known if known is not None else HOPE) if self._schedule_branches else 0.0
+            self.learning.acceptance.value, (known if known is not None else HOPE) if self._schedule_branches else 0.0
         )
 
     def _patience(self, now: float) -> tuple[int, float]:
@@ -365,9 +365,9 @@ class AutoSession(OverlapSession):
         return self._chooser.explain(self.request.speculation.n_max, self._outlook)
 
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
-        undisturbed = self._choice.mode != "off" or not self._beside_draft
-        if self._is_typical and self._chose and undisturbed:
-            self._chooser.brought(self._choice, len(verdict.tokens), now - self._round_since)
+        undisturbed = self._choice.mode != "off" or not self.learning.beside_draft
+        if self.learning.is_typical and self._chose and undisturbed:
+            self._chooser.brought(self._choice, len(verdict.tokens), now - self.learning.round_since)
         return super()._go_on(verdict, n_accepted, now)
 
 

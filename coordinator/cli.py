@@ -140,7 +140,7 @@ def _doctor(parsed: Parsed, merged: Merged | None) -> int:
     from coordinator.commands import doctor
 
     assert merged is not None
-    return doctor.execute(merged.config, as_json="--json" in parsed.own)
+    return doctor.execute(doctor.on_host_of(parsed.own.get("--role"), merged.config), as_json="--json" in parsed.own)
 
 
 def _inspect(parsed: Parsed, merged: Merged | None) -> int:
@@ -188,11 +188,11 @@ COMMANDS: dict[str, Command] = {
         require=require_server,
     ),
     "doctor": Command(
-        "outrider doctor -m TARGET.gguf [-md DRAFT.gguf] [--json] [options]",
+        "outrider doctor -m TARGET.gguf [-md DRAFT.gguf] [--role ROLE] [--json] [options]",
         "can these models run together here? One finding a line; exit code 1 if one of them forbids it",
         _doctor,
         sections=_WORKERS,
-        own=_JSON,
+        own={"--role": ("ROLE", "this is the host of this worker alone: target or draft"), **_JSON},
     ),
     "inspect": Command(
         "outrider inspect FILE.gguf [--json]",

@@ -69,7 +69,7 @@ class Clients:
         if request.prompt_tokens:
             self._enqueue(job, request.prompt_tokens)
             return
-        self._service.tokenize(
+        self._service.questions.tokenize(
             request.prompt,
             [ChatMessage("user", request.prompt)] if request.chat else [],
             lambda tokens: self._enqueue(job, tokens),
@@ -82,7 +82,7 @@ class Clients:
         if not prediction:
             self._wait(job, tokens, [])
             return
-        self._service.tokenize(
+        self._service.questions.tokenize(
             prediction,
             [],
             lambda predicted: self._wait(job, tokens, predicted),

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from coordinator.busy import Busy
-from outrider.decoding.row_costs import MAX_PADDING, Average, RowCosts
+from outrider.averages import Average, Lowest
+from outrider.decoding.row_costs import MAX_PADDING, RowCosts
 from outrider.types import RowTime, WorkerRole
 
 #: How much old outcomes count when a new one comes.
@@ -21,8 +22,6 @@ N_BINS = 10
 PRIOR = 4.0
 #: The same for outcomes of one text.
 FADE = 0.98
-#: Weight of a value above the lowest.
-RISE = 0.02
 #: Acceptance of a drafted token before anything was seen.
 PRIOR_ACCEPTANCE = 0.8
 
@@ -89,19 +88,6 @@ class Speed:
     @property
     def value(self) -> float | None:
         return self.tokens / self.seconds if self.seconds > 0 else None
-
-
-class Lowest:
-    """What something takes at least: what it takes more, it waits for others. Rises slowly, so it follows a change."""
-
-    def __init__(self) -> None:
-        self.value: float | None = None
-
-    def add(self, value: float) -> None:
-        if self.value is None or value < self.value:
-            self.value = value
-        else:
-            self.value += RISE * (value - self.value)
 
 
 class Costs:

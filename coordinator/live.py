@@ -12,7 +12,7 @@ from coordinator.observer import Direction, Observer
 from coordinator.result import result
 from coordinator.session import Session
 from outrider.types import WorkerRole
-from outrider.wire.messages import SessionMessage
+from outrider.wire.messages import DraftRequest, SessionMessage, VerifyRequest
 
 #: A reply that is due this long although its worker says that it has nothing to do was lost on the way.
 RESEND_AFTER_S = 1.0
@@ -39,7 +39,7 @@ class Live:
     def saw(self, now: float, direction: Direction, role: WorkerRole, message: SessionMessage, n_bytes: int) -> None:
         """A message of this session was sent to, or came from, a worker. Who watches is told when the workers have all
         that they wait for."""
-        if direction == "to":
+        if direction == "to" and isinstance(message, DraftRequest | VerifyRequest):
             self.asked_at[role] = now
         self._seen.append((now, direction, role, message, n_bytes))
 

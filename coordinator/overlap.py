@@ -11,15 +11,15 @@ message rolls the draft back and restarts it from the target's own token, and wh
 from __future__ import annotations
 
 from coordinator.ahead import Ahead
-from coordinator.costs import Acceptance, Costs
+from coordinator.costs import Costs
 from coordinator.instructions import Command, FinishReason, Send, WakeAt
+from coordinator.learning import Learning
 from coordinator.lengths import Survival
 from coordinator.replies import answers, may_ask_again
 from coordinator.request import Request
 from coordinator.schedule import RoundPlan, SpeculationSettings
 from coordinator.session import Phase, Session
 from coordinator.waiting import best_wait
-from outrider.decoding.row_costs import Average
 from outrider.speculators.chain import Chain
 from outrider.speculators.types import DRAFT_SIMPLE
 from outrider.types import ModelFacts, WorkerRole
@@ -34,6 +34,7 @@ from outrider.wire.messages import (
     Push,
     SessionMessage,
     Verdict,
+    Verifying,
 )
 
 #: The draft may be this many verifications ahead of the target.
@@ -42,6 +43,8 @@ LOOKAHEAD_ROUNDS = 3
 PATIENCE = 1.5
 #: A target that answers sooner, beside its decode, is asked anew each time: pushing costs as much.
 PUSH_FROM_S = 0.002
+#: A draft is not told when a verdict is due if its steps are shorter, seconds: it loses less by them than by the word.
+HOLD_FROM_S = 0.001
 #: Patience while nothing is known of the draft.
 FIRST_WAIT_S = 0.25
 
@@ -66,28 +69,18 @@ class OverlapSession(Session):
     def __init__(self, request: Request, schedule: Overlap, chain: Chain | None) -> None:
         super().__init__(request, schedule, chain)
         self.costs = schedule.costs
+        self.learning = Learning(schedule.costs)
         self._n_branches = schedule.n_branches  # that the draft may follow
         self._ahead = Ahead(len(self.history))
         self._rides: DraftRequest | None = None
-        self._asked_at: dict[int, float] = {}  # when, by the committed length of the requests that ride
         self._ride_since = 0.0  # when the draft was last sent on its way
         self._right_from = 0  # what was drafted behind a shorter text is wrong
         self._halted = False  # it stopped by itself (p_min); asked again it would stop there again
-        self._round_since = 0.0
-        self._asked_again = False  # the target, in this round
         self._now = 0.0
-        self._verify_at = 0.0  # when the target was asked
-        self.n_begun_ahead = 0  # verifications that the target began by a push
         self._pushed: set[tuple[int, int]] = set()  # what the target has been told, by position and token before it
-        self._is_live = False
-        self._idle_mark: int | None = None  # of the draft worker, when the target was asked
-        self._read_mark: int | None = None  # of all prompts, when the round began
-        self._is_reading = False  # the target reads our prompt
         self._wish = 0  # drafted tokens that the target waits for
         self._give_up_at = 0.0
         self._gave_up = False  # the draft was waited for in vain; not again before it has told something
-        self.acceptance = Acceptance()
-        self._foreseen = Average()  # how often a branch was there where the target left the chain
         n_max = request.speculation.n_max
         self._n = n_max  # the most drafted tokens that a round verifies
         self._reach = LOOKAHEAD_ROUNDS * (n_max + 1)  # how far ahead of the text the draft may be
@@ -122,9 +115,7 @@ class OverlapSession(Session):
         return waiting is not None and isinstance(message, Verdict | Failure) and answers(message, waiting)
 
     def start(self, now: float) -> list[Command]:
-        self._is_live = self._is_reading = True
-        self.costs.n_live += 1
-        self.costs.reading.change(+1)
+        self.learning.session_starts()
         return super().start(now)
 
     # --- a round -------------------------------------------------------------------------------------------------
@@ -133,8 +124,8 @@ class OverlapSession(Session):
         if len(self.history) >= self.target_facts.n_ctx:
             return self._finish("length", now)
         self.round += 1
-        self._round_since = self._now = now
-        self._asked_again, self._read_mark = False, self.costs.reading.idle_mark()
+        self._now = now
+        self.learning.round_starts(now)
         self._look_up()
         ride = self._ride(now)
         # The first token never waits for the draft; and a verification goes out before the draft's next credit.
@@ -163,7 +154,7 @@ class OverlapSession(Session):
         if riding is None:
             self._ride_since = now
         self._riding, self._halted = request, False
-        self._asked_at[request.committed_len] = now
+        self.learning.draft_asked(request.committed_len, now)
         return [*begin, Send("draft", request)]
 
     def _p_min(self) -> float:
@@ -171,13 +162,13 @@ class OverlapSession(Session):
         return self.request.speculation.p_min
 
     def _verify(self) -> list[Command]:
-        self._idle_mark, self._verify_at = self.costs.drafting.idle_mark(), self._now
+        self.learning.target_asked(self._now)
         self._pushed = set()
-        return [*super()._verify(), *self._push()]
+        return [*super()._verify(), *self._push(), *self._tell_due()]
 
     def _goes_on(self) -> bool:
         """Nor does a draft come from a worker that was waited for in vain before this round and has been silent since."""
-        silent = self._gave_up and self._give_up_at <= self._round_since
+        silent = self._gave_up and self._give_up_at <= self.learning.round_since
         return super()._goes_on() or (silent and self._finds_nothing)
 
     def _push(self) -> list[Command]:
@@ -196,17 +187,29 @@ class OverlapSession(Session):
                 news.append(Branch(branch.start, branch.tokens[: 1 + n], branch.probs[: 1 + n]))
         return [Send("target", Push(*self._stamp("target"), news[:MAX_BRANCHES]))] if news else []
 
+    def _tell_due(self) -> list[Command]:
+        """Tell a draft at work when this verification will probably be over. With branches a step is hardly ever in vain."""
+        costs, step = self.costs, self.costs.step_s(busy=True)
+        verify = costs.verify_s(len(self._draft) + 1, busy=True)
+        at_work = self._riding is not None and "draft" in self._peers and self.phase is Phase.VERIFYING
+        if not at_work or self._n_branches or verify is None or step is None or step < HOLD_FROM_S:
+            return []
+        due_us = round(1e6 * (self._now + verify + (costs.target_trip.value or 0.0)))
+        return [Send("draft", Verifying(*self._stamp("draft"), len(self._draft), due_us))]
+
     def _restart_draft(self) -> None:
         """What was drafted under this epoch no longer counts."""
         self.epoch += 1
         self._riding, self._halted = None, False
-        self._asked_at, self._right_from = {}, 0
+        self.learning.draft_restarts()
+        self._right_from = 0
 
     def _wrong_from(self, position: int, now: float) -> list[Command]:
         """The draft contradicts the text at this position. It may have been told so already."""
         if self._riding is not None and self._riding.committed_len > position:
             self._ahead.restart(len(self.history))
-            self._right_from, self._ride_since = position + 1, self._asked_at.get(self._riding.committed_len, now)
+            asked_at = self.learning.draft_asked_at(self._riding.committed_len)
+            self._right_from, self._ride_since = position + 1, now if asked_at is None else asked_at
             return []
         return self._lost_touch(now)
 
@@ -259,7 +262,8 @@ class OverlapSession(Session):
         # target has sampled meanwhile is drafted too.
         behind_s = max(self._ride_since + trip + len(self._ahead.late) * step - now, 0.0)
         waits = [max(m - n_ready, 0) * step + (behind_s if m > n_ready else 0.0) for m in range(self._n + 1)]
-        wish = best_wait(costs, self.acceptance.value, self._foreseen.value or 0.0, waits, min(n_ready, self._n))
+        acceptance, foreseen = self.learning.acceptance.value, self.learning.foreseen.value or 0.0
+        wish = best_wait(costs, acceptance, foreseen, waits, min(n_ready, self._n))
         return (0, 0.0) if wish <= n_ready else (wish, PATIENCE * (waits[wish] + step))
 
     # --- events --------------------------------------------------------------------------------------------------
@@ -276,11 +280,11 @@ class OverlapSession(Session):
         n_vocab = self.target_facts.n_vocab
         n_known = self._n_known(draft.tokens)
         if draft.n_evaluated and draft.tokens:
-            self._learn_draft(draft, now)
+            self.learning.drafted(draft, now, busy=self.phase is Phase.VERIFYING)
         wrong_from, n_agreed = self._ahead.add(draft.start, draft.tokens[:n_known], draft.probs[:n_known])
         behind_gap = wrong_from is not None and draft.start > wrong_from
         contradicts = wrong_from is not None and not behind_gap
-        self.acceptance.add(n_agreed, n_agreed + (contradicts and bool(self._ahead.late)))
+        self.learning.acceptance.add(n_agreed, n_agreed + (contradicts and bool(self._ahead.late)))
         if wrong_from is not None:
             return self._or_verify(self._lost_touch(now) if behind_gap else self._wrong_from(wrong_from, now), now)
         self._ahead.add_branches([branch for branch in draft.branches if max(branch.tokens) < n_vocab])
@@ -295,71 +299,29 @@ class OverlapSession(Session):
         nobody_drafts = self.phase is Phase.DRAFTING and self._riding is None
         return commands + self._verify_or_wait(now) if nobody_drafts else commands
 
-    def _learn_draft(self, draft: DraftTokens, now: float) -> None:
-        decode_s = draft.decode_us / 1e6
-        if draft.n_evaluated <= len(draft.tokens) + 1:
-            self.costs.drafted(decode_s / len(draft.tokens), busy=self.phase is Phase.VERIFYING)
-        asked_at = self._asked_at.get(draft.committed_len)
-        if asked_at is not None and draft.start == draft.committed_len:
-            self.costs.round_trip.add(max(now - asked_at - decode_s, 0.0))
-        self._asked_at = {length: at for length, at in self._asked_at.items() if length > draft.committed_len}
-
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
-        self._learn_verdict(verdict, n_accepted, now)
-        self._has_read()
+        by_draft = self.chain.last_type(0) == DRAFT_SIMPLE
+        # Of what was begun ahead the rest was not looked at; else a draft was cut at what the grammar forbids.
+        n_tested = verdict.n_tested if verdict.ahead else len(self._draft)
+        self.learning.decided(verdict, n_tested, n_accepted, self._ahead.probs if by_draft else None, now)
         followed = self._ahead.commit(verdict.tokens)
         if followed != "chain":
             if self._n_branches and self._draft:
-                self._foreseen.add(followed == "branch")
+                self.learning.foreseen.add(followed == "branch")
             self._restart_draft()
         self.phase = Phase.VERIFYING
         return self._start_round(now)
 
-    @property
-    def _beside_draft(self) -> bool:
-        """Has the draft worker been at work, for whomever, since the target was asked?"""
-        return not self.costs.drafting.idle_since(self._idle_mark)
-
-    @property
-    def _is_typical(self) -> bool:
-        """Does the time of this round tell of others? Not if a prompt was read, whosever, or the target was asked again."""
-        return self.costs.reading.idle_since(self._read_mark) and not self._asked_again
-
-    def _learn_verdict(self, verdict: Verdict, n_accepted: int, now: float) -> None:
-        costs, n_tested = self.costs, len(self._draft)
-        if verdict.ahead:
-            n_tested = verdict.n_tested  # the rest was not looked at; else it was cut at what the grammar forbids
-            self.n_begun_ahead += 1
-        elif self._is_typical:
-            costs.target_trip.add(max(now - self._verify_at - verdict.decode_us / 1e6, 0.0))
-        if verdict.n_sessions and verdict.n_evaluated == n_tested + 1:
-            costs.verified(verdict.n_rows, verdict.decode_us / 1e6, self._beside_draft, verdict.n_sessions)
-        if now > self._round_since > 0 and self._is_typical:
-            costs.speed.add(len(verdict.tokens), now - self._round_since)
-        if self.chain.last_type(0) != DRAFT_SIMPLE:
-            return
-        self.acceptance.add(n_accepted, n_tested)
-        for i, prob in enumerate(self._ahead.probs[:n_tested]):
-            if i <= n_accepted:  # behind the first mismatch nothing was decided
-                costs.calibration.add(prob, i < n_accepted)
-
-    def _has_read(self) -> None:
-        """The prompt is read, or nobody wants it any more."""
-        self.costs.reading.change(-self._is_reading)
-        self._is_reading = False
-
     def worker_ready(self, role: WorkerRole, incarnation: int, facts: ModelFacts) -> list[Command]:
         self.costs.expect(role, facts.row_times)
-        self._asked_again |= role == "target" and self.phase is Phase.VERIFYING
+        self.learning.asked_again |= role == "target" and self.phase is Phase.VERIFYING
         return super().worker_ready(role, incarnation, facts)
 
     def _finish(
         self, reason: FinishReason, now: float, error: str | None = None, code: FailureCode | None = None
     ) -> list[Command]:
         self._riding = None
-        self._has_read()
-        self.costs.n_live -= self._is_live
-        self._is_live = False
+        self.learning.session_ends()
         return super()._finish(reason, now, error, code)
 
     # --- what goes wrong -----------------------------------------------------------------------------------------
@@ -372,18 +334,18 @@ class OverlapSession(Session):
 
     def resend(self, role: WorkerRole) -> list[Command]:
         if role == "target":
-            self._asked_again = True
+            self.learning.asked_again = True
             return super().resend(role)
         self.counts.n_resent += 1
         self._restart_draft()
         if "draft" in self._peers:
             self._peers["draft"].known_len = 0
-        return self._or_verify(self._ride(self._round_since), self._now)
+        return self._or_verify(self._ride(self.learning.round_since), self._now)
 
     def _on_failure(self, failure: Failure, now: float) -> list[Command]:
         riding = self._riding
         if riding is None or failure.incarnation != riding.incarnation:
-            self._asked_again = True
+            self.learning.asked_again = True
             return super()._on_failure(failure, now)
         return self._on_draft_failure(failure, now)
 

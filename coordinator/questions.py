@@ -1,22 +1,30 @@
-"""Questions about text to the target: what was asked, and who waits for the answer. Pure."""
+"""Questions about text to the target: what was asked, and who waits for the answer."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from outrider.errors import OutriderError, RequestError
-from outrider.wire.messages import Failure, TextResult, TokenizeResult
+from coordinator.workers import Connection
+from outrider.errors import BusyError, OutriderError, ProtocolError, RequestError, SendError, WorkerLostError
+from outrider.types import ChatMessage
+from outrider.wire.messages import Failure, Message, TextResult, Tokenize, TokenizeResult
 
 OnResult = Callable[[Any], None]
 OnError = Callable[[OutriderError], None]
 
+#: Texts that may wait to be read at a time: fewer than a worker takes in while it computes.
+MAX_OPEN = 256
+
 
 class Questions:
-    """Each is answered once: by a result, by a failure, or because its target is gone."""
+    """Each is answered once: by a result, by a failure, or because its target is gone.
 
-    def __init__(self) -> None:
+    target: the one that is there now; send: a message to a peer. It raises SendError or ProtocolError."""
+
+    def __init__(self, target: Callable[[], Connection | None], send: Callable[[bytes, Message], None]) -> None:
+        self._target, self._send = target, send
         self._open: dict[int, tuple[OnResult, OnError]] = {}
         self._numbers = itertools.count(1)
 
@@ -24,11 +32,37 @@ class Questions:
     def n_open(self) -> int:
         return len(self._open)
 
-    def ask(self, on_result: OnResult, on_error: OnError) -> int:
-        """The number that the question must carry."""
+    def tokenize(
+        self,
+        text: str,
+        messages: Sequence[ChatMessage],
+        on_tokens: Callable[[list[int]], None],
+        on_error: OnError,
+        *,
+        special: bool = True,
+    ) -> None:
+        """Have the target turn a prompt into tokens. `special`: BOS and control tokens count."""
+        make = lambda inc, number: Tokenize(inc, number, text, list(messages), special, special, False)  # noqa: E731
+        self.ask(make, lambda result: on_tokens(result.tokens), on_error)
+
+    def ask(self, make: Callable[[int, int], Message], on_result: OnResult, on_error: OnError) -> None:
+        """Have the target answer; `make` gets incarnation and request number."""
+        target = self._target()
+        if target is None:
+            on_error(WorkerLostError("target worker: not connected, text cannot be read"))
+            return
+        if self.n_open >= MAX_OPEN:
+            on_error(BusyError(f"{MAX_OPEN} texts are waiting to be read already; try again later"))
+            return
         number = next(self._numbers)
-        self._open[number] = (on_result, on_error)
-        return number
+        try:
+            self._send(target.peer, make(target.incarnation, number))
+        except ProtocolError as error:
+            on_error(RequestError(str(error)))
+        except SendError as error:
+            on_error(WorkerLostError(f"target worker: it takes no message now ({error})"))
+        else:
+            self._open[number] = (on_result, on_error)
 
     def answered(self, answer: TokenizeResult | TextResult) -> None:
         """An answer that nobody waits for is ignored."""
@@ -40,11 +74,6 @@ class Questions:
         if failure.request in self._open:
             _, on_error = self._open.pop(failure.request)
             on_error(RequestError(failure.reason))
-
-    def withdrawn(self, number: int, error: OutriderError) -> None:
-        """It could not be asked."""
-        _, on_error = self._open.pop(number)
-        on_error(error)
 
     def lost(self, error: OutriderError) -> None:
         """The target is gone, and with it all answers."""

@@ -22,14 +22,13 @@ from coordinator.instructions import Emit, Finished, Send, WakeAt
 from coordinator.launcher import Launcher
 from coordinator.live import Live
 from coordinator.observer import Observer
-from coordinator.questions import OnError, OnResult, Questions
+from coordinator.questions import Questions
 from coordinator.request import Request
 from coordinator.schedule import Schedule
 from coordinator.session import Session
 from coordinator.vocab_check import VocabCheck
 from coordinator.workers import Connection, Connections, refusal
 from outrider.errors import (
-    BusyError,
     OutriderError,
     PeerUnknownError,
     PromptTooLongError,
@@ -40,7 +39,7 @@ from outrider.errors import (
     WorkerLostError,
 )
 from outrider.speculators.chain import Chain
-from outrider.types import ChatMessage, WorkerRole
+from outrider.types import WorkerRole
 from outrider.wire.base import Router
 from outrider.wire.messages import (
     Failure,
@@ -53,7 +52,6 @@ from outrider.wire.messages import (
     SessionMessage,
     Shutdown,
     TextResult,
-    Tokenize,
     TokenizeResult,
     VocabBlock,
     VocabRequest,
@@ -63,8 +61,6 @@ log = logging.getLogger("outrider.coordinator")
 
 #: Messages handled before the clock is looked at again.
 MAX_PER_TURN = 256
-#: Texts that may wait to be read at a time: fewer than a worker takes in while it computes.
-MAX_QUESTIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +70,7 @@ class Limits:
     heartbeat_s: float = 0.5
     lost_after_s: float = 3.0
     stuck_after_s: float = 120.0
+    away_s: float = 120.0  # that requests wait for a target which was lost
 
 
 class ClientHandler(Protocol):
@@ -102,7 +99,7 @@ class Service:
         limits = limits or Limits()
         self.transport, self.schedule, self.launcher, self.clock = transport, schedule, launcher, clock
         self.children = Children(launcher, keep_target=keep_target)
-        self.questions = Questions()
+        self.questions = Questions(lambda: self.target, transport.send)
         self.connections = Connections(
             expected,
             heartbeat_s=limits.heartbeat_s,
@@ -121,6 +118,7 @@ class Service:
         self._numbers = itertools.count(1)
         self._vocab = VocabCheck()
         self._next_beat = 0.0
+        self._away_since: float | None = None  # the target, that was here before
 
     # --- what the outside calls ----------------------------------------------------------------------------------
 
@@ -132,37 +130,16 @@ class Service:
     def draft(self) -> Connection | None:
         return self.connections.of_role("draft")
 
+    @property
+    def overdue(self) -> WorkerLostError | None:
+        """The target has been away for so long that nobody should wait for it any more."""
+        if self._away_since is None or self.clock() - self._away_since <= self.limits.away_s:
+            return None
+        return WorkerLostError(f"target worker: lost, and not back within {self.limits.away_s:g} s")
+
     def start_workers(self) -> None:
         """Launch the workers that are ours. Raises WorkerLostError if a process cannot be started."""
         self.children.start()
-
-    def tokenize(
-        self,
-        text: str,
-        messages: Sequence[ChatMessage],
-        on_tokens: Callable[[list[int]], None],
-        on_error: OnError,
-        *,
-        special: bool = True,
-    ) -> None:
-        """Have the target turn a prompt into tokens; it must be connected. `special`: BOS and control tokens count."""
-        make = lambda inc, number: Tokenize(inc, number, text, list(messages), special, special, False)  # noqa: E731
-        self.ask_target(make, lambda result: on_tokens(result.tokens), on_error)
-
-    def ask_target(self, make: Callable[[int, int], Message], on_result: OnResult, on_error: OnError) -> None:
-        """Have the target answer a question about text; `make` gets incarnation and request number."""
-        target = self.target
-        if target is None:
-            on_error(WorkerLostError("target worker: not connected, text cannot be read"))
-            return
-        if self.questions.n_open >= MAX_QUESTIONS:
-            on_error(BusyError(f"{MAX_QUESTIONS} texts are waiting to be read already; try again later"))
-            return
-        number = self.questions.ask(on_result, on_error)
-        try:
-            self.transport.send(target.peer, make(target.incarnation, number))
-        except (SendError, ProtocolError) as error:
-            self.questions.withdrawn(number, _unsent(error))
 
     def submit(
         self,
@@ -330,6 +307,8 @@ class Service:
     def _let_in(self, connection: Connection) -> None:
         assert connection.facts is not None
         connection.usable = True
+        if connection.role == "target":
+            self._away_since = None
         self.refused.pop(connection.role, None)
         log.info("%s %r is ready: %s", connection.role, connection.name, connection.facts.name)
         for live in list(self.live.values()):
@@ -413,6 +392,9 @@ class Service:
             for connection in self.connections:
                 self.send(connection, Heartbeat(connection.incarnation, 0, 0))
         self.children.start_due(now)
+        overdue = self.overdue
+        for number in list(self.live) if overdue is not None else ():
+            self.fail(number, str(overdue), "worker_lost")
 
     def _on_death(self, end: Ended) -> None:
         for connection in self.connections:
@@ -434,19 +416,13 @@ class Service:
             return
         self._vocab.forget(connection.worker_role)
         if connection.role == "target":
+            self._away_since = self.clock() if connection.usable else self._away_since
             self.questions.lost(WorkerLostError(f"target worker {connection.name!r} lost: {why}"))
         for live in list(self.live.values()):
             role, now = connection.worker_role, self.clock()
             self._run(live, live.session.worker_lost(role, why, now, same_process=same_process))
             if connection.role == "target" and not (self.keep_target or comes_back):
                 self.fail(live.number, f"target worker {connection.name!r} lost: {why}", "worker_lost")
-
-
-def _unsent(error: OutriderError) -> OutriderError:
-    """What the one who asked is told: the message was not valid, or the target takes none."""
-    if isinstance(error, ProtocolError):
-        return RequestError(str(error))
-    return WorkerLostError(f"target worker: it takes no message now ({error})")
 
 
 def check_prompt(prompt: Sequence[int], n_vocab: int, n_ctx: int) -> None:

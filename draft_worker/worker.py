@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draft_worker.branches import MAX_DEPTH, Branch, Opening, n_worthwhile, openings
+from draft_worker.hold import Due
 from outrider.decoding.row_costs import RowCosts
 from outrider.decoding.sampling import Sampler
 from outrider.engine.base import Engine, Output, Span
 from outrider.engine.cached import CachedSequence
 from outrider.errors import EngineError
 from outrider.speculators.model import Choose, Drafting, missing, n_missing, step
-from outrider.wire.messages import Begin, DraftRequest, DraftTokens, Measure, Message, Ready
+from outrider.wire.messages import Begin, DraftRequest, DraftTokens, Measure, Message, Ready, Verifying
 from outrider.worker.chunk import ChunkSize
 from outrider.worker.measure import row_times
 from outrider.worker.replies import failure
@@ -47,6 +48,7 @@ class DraftSlot(Slot):
         self.drafting: Drafting | None = None
         self.last: Drafting | None = None  # the draft before, which may still be right (overlap)
         self.branches: list[Branch] = []
+        self.due: Due | None = None  # the verdict that is expected next
         self.epoch = 0
         self.n_sent = 0  # tokens of `drafting` that were reported already
         self.decode_us = 0
@@ -147,9 +149,17 @@ class DraftWorker(SlotWorker[DraftSlot]):
         match message:
             case DraftRequest():
                 return self.on_prefix(message, self._start)
+            case Verifying():
+                self._expect(message)
+                return []
             case Measure():
                 return [self._measured(message)]
         return super().handle_other(message)
+
+    def _expect(self, verifying: Verifying) -> None:
+        slot = self.slots.get(verifying.session)
+        if slot is not None:
+            slot.due = Due(1000 * verifying.due_us, verifying.committed_len, verifying.n_tested)
 
     def _measured(self, request: Measure) -> Ready:
         """What this model's decodes take, where no session needs the sequences."""
@@ -260,6 +270,19 @@ class DraftWorker(SlotWorker[DraftSlot]):
         return sum(slot.request is not None for slot in self.slots.values())
 
     # --- execute -------------------------------------------------------------------------------------------------
+
+    def patience_s(self) -> float:
+        """How long to wait for a verdict that would find the next step wrong. (Branches profit from a step all the same, and
+        so do other sessions.)"""
+        if not any(slot.due for slot in self.slots.values()):
+            return 0.0
+        slots = [slot for slot in self.bound_slots() if n_missing(slot)]
+        if len(slots) != 1 or (slot := slots[0]).due is None or slot.drafting is None:
+            return 0.0
+        if slot.follows_branches or n_missing(slot) > 1:
+            return 0.0
+        step_ns = 1e9 * (self._costs.seconds(1) or 0.0)
+        return slot.due.hold_ns(self._clock(), step_ns, slot.drafting.start, slot.drafting.probs) / 1e9
 
     def step(self) -> list[Message]:
         """One decode for all slots that miss rows and the branches that are worth it, and what there is to tell then."""

@@ -90,6 +90,7 @@ SAMPLES: dict[str, m.Message] = {
         ),
         m.VerifyRequest(*_IDS, prefix_hash=99, keep_len=128, tail=[1], draft=[5, 6], credit=0, goes_on=False),
         m.Push(*_IDS, branches=[m.Branch(130, [7, 8], [0.5, 0.75])]),
+        m.Verifying(*_IDS, n_tested=2, due_us=2**40),
         m.Verdict(
             *_IDS,
             ahead=False,

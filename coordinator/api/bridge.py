@@ -75,7 +75,7 @@ class Bridge:
         """The target's answer to a question about text. Raises ApiError."""
         future, resolve = _future()
 
-        self.post(lambda: self.service.ask_target(make, resolve, resolve))
+        self.post(lambda: self.service.questions.ask(make, resolve, resolve))
         answer = await future
         if isinstance(answer, OutriderError):
             raise from_error(answer)

@@ -7,6 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import get_args
+
+from msgspec.structs import replace
 
 from coordinator.commands import findings as found
 from coordinator.commands.findings import Facts, Finding, Role
@@ -14,7 +17,8 @@ from coordinator.commands.machine import available_bytes, usable_cpus
 from coordinator.commands.reading import load_llama, read_files
 from outrider.config import Config, Worker, has_draft_worker
 from outrider.engine.options import FILELESS
-from outrider.errors import OutriderError
+from outrider.errors import ConfigError, OutriderError
+from outrider.types import WorkerRole
 from outrider.wire.transport import generate_keys
 
 
@@ -28,6 +32,18 @@ def execute(config: Config, *, as_json: bool = False) -> int:
         for finding in findings:
             print(f"{finding.level:<5} {finding.check:<15} {' '.join(finding.text.split())}")
     return 0 if healthy else 1
+
+
+def on_host_of(role: str | None, config: Config) -> Config:
+    """As the host of this worker alone has it, where one is given. Raises ConfigError for a role that nobody has."""
+    if role is None:
+        return config
+    if role not in get_args(WorkerRole):
+        raise ConfigError(f"--role {role}: say {' or '.join(get_args(WorkerRole))}")
+    if role == "draft" and not has_draft_worker(config):
+        raise ConfigError("--role draft: no draft model is configured; give -md or draft.model")
+    target = replace(config.target, launch=role == "target")
+    return replace(config, target=target, draft=replace(config.draft, launch=role == "draft"))
 
 
 def examine(config: Config) -> Iterator[Finding]:

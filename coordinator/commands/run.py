@@ -77,7 +77,7 @@ def tokenize(
     """A text as the target's tokenizer reads it, or messages in its chat template."""
     waiting = Waiting()
     done = lambda tokens: setattr(waiting, "tokens", tokens)  # noqa: E731
-    service.tokenize(text, messages, done, waiting.errors.append, special=special)
+    service.questions.tokenize(text, messages, done, waiting.errors.append, special=special)
     while waiting.tokens is None:
         if waiting.errors:
             raise waiting.errors[0]

@@ -70,6 +70,9 @@ class Loop:
             self._signals.drain()
         if self._front is not None:
             self._front.bridge.run_calls()
+        overdue = self._service.overdue
+        if overdue is not None:
+            self._admission.refuse(overdue)
         self._admission.pump()
 
     def ready(self) -> None:

@@ -345,7 +345,7 @@ OPTIONS: tuple[Option, ...] = (
     _row(
         "coordinator.start_timeout_s",
         "",
-        "seconds until the workers must be there, models loaded",
+        "seconds until the workers must be there, models loaded, and until requests give up a target that was lost",
     ),
     _row(
         "coordinator.max_restarts",

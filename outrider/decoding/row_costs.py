@@ -5,32 +5,13 @@ from __future__ import annotations
 from bisect import bisect, insort
 from collections.abc import Sequence
 
+from outrider.averages import Average
 from outrider.types import RowTime
 
-#: Weight of a new measurement.
-RATE = 0.2
 #: Rows that a target adds at most to make a decode shorter.
 MAX_PADDING = 3
 #: What a row more than were ever measured costs at least, in one-row decodes.
 MIN_BETA = 0.1
-
-
-class Average:
-    """An exponential average, so it follows a machine that changes its mind; None before the first value."""
-
-    def __init__(self) -> None:
-        self.value: float | None = None
-        self._stale = False
-
-    def add(self, value: float) -> None:
-        if self.value is None or self._stale:
-            self.value, self._stale = value, False
-        else:
-            self.value += RATE * (value - self.value)
-
-    def age(self) -> None:
-        """Nothing was measured for long: the next value counts for all before it."""
-        self._stale = True
 
 
 class RowCosts:

@@ -31,7 +31,7 @@ from outrider.types import (
     Tokens,
 )
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 
 #: A draft longer than this is a protocol error; `n_max` is bounded by it too.
 MAX_DRAFT = 512
@@ -210,6 +210,14 @@ class Push(SessionMessage, frozen=True, tag=26):
     token is the verdict's last one, at its position. The target may begin with it before the request comes. No reply."""
 
     branches: Annotated[list[Branch], Meta(max_length=MAX_BRANCHES)]  # a later one replaces an earlier one of its token
+
+
+class Verifying(SessionMessage, frozen=True, tag=27):
+    """coordinator → draft worker. The target has just been asked: a step that would not end before a verdict which probably
+    contradicts it is better not begun. No reply."""
+
+    n_tested: Annotated[int, Meta(ge=0, le=MAX_DRAFT)]  # drafted tokens that the verdict will be about
+    due_us: U64  # when it probably comes, by the monotonic clock of the coordinator's host: others make nothing of it
 
 
 class Verdict(SessionMessage, frozen=True, tag=15):
@@ -394,6 +402,7 @@ AnyMessage = (
     | DraftTokens
     | VerifyRequest
     | Push
+    | Verifying
     | Verdict
     | Rollback
     | Accept

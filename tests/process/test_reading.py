@@ -119,6 +119,18 @@ def test_a_healthy_pair(model: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert {"target engine", "target model", "draft model", "memory", "processors", "libzmq"} <= found.keys()
 
 
+def test_each_of_two_hosts_looks_at_its_own_worker(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here, elsewhere = str(model), "/only/on/the/other/host.gguf"
+    code, found = findings(capsys, "-m", elsewhere, "-md", here, "--engine", "numpy", "--role", "draft")
+    assert code == 0
+    assert {"draft engine", "draft model"} <= found.keys()
+    assert found["target"]["text"] == "starts on its own host: not checked here"
+    code, found = findings(capsys, "-m", elsewhere, "-md", here, "--engine", "numpy", "--role", "target")
+    assert code == 1
+    assert elsewhere in found["target model"]["text"]
+    assert found["draft"]["text"] == "starts on its own host: not checked here"
+
+
 def test_a_draft_of_another_vocabulary(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.gguf"
     write_random(other, Tiny(n_vocab=325 + 129), seed=1)

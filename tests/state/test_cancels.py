@@ -27,7 +27,7 @@ def test_survivors_equal_solo_runs(checkpoint: int, disagree: int, schedule: typ
     wanted = requests(30)
     script = f"seed=3,checkpoint={checkpoint}"
     target, draft = scripted(script, n_seq=3), scripted(f"{script},disagree={disagree}", n_seq=3)
-    crowd = Crowd(target, draft, cancels=0.01, seed=disagree, schedule=schedule(), check=caches_are_exact)
+    crowd = Crowd(target, draft, cancels=0.006, seed=disagree, schedule=schedule(), check=caches_are_exact)
     sessions = crowd.run(wanted)
     finished = [session for session in sessions if session.finish_reason != "cancelled"]
     assert 5 < len(finished) < 28

@@ -139,7 +139,7 @@ def test_leave_is_given_while_a_draft_worker_is_silent() -> None:
     assert not leave(session)
     session._gave_up, session._give_up_at = True, 1.0
     for round_since, goes_on in ((0.5, False), (2.0, True)):  # given up in this round, or before it
-        session._round_since = round_since
+        session.learning.round_since = round_since
         assert session._goes_on() is goes_on
 
 

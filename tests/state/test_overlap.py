@@ -215,7 +215,7 @@ def test_a_draft_that_skips_what_was_not_told_tells_all_again() -> None:
     lost = DraftTokens(*stamp, asked.committed_len + 1, [5], [1.0], [0.0], [], False, 0, 1, 10)
     (again,) = _of_kind(session.handle(lost, 1.0), DraftRequest)
     assert (again.epoch, again.committed_len) == (asked.epoch + 1, asked.committed_len)
-    assert session.acceptance.value == Acceptance().value  # it was not wrong
+    assert session.learning.acceptance.value == Acceptance().value  # it was not wrong
 
 
 def test_a_target_does_not_wait_for_a_draft_that_nobody_makes() -> None:

@@ -74,11 +74,11 @@ def test_pushed_drafts_hide_the_link_to_the_target(monkeypatch: pytest.MonkeyPat
     cell = Cell(beta=0.02, c=0.05, alpha=0.9, trip=0.0, target_trip=0.5)
     pushed, session = speedup(cell, Overlap(24), N_MAX, N_TOKENS)
     assert isinstance(session, OverlapSession)
-    assert session.n_begun_ahead > 20
+    assert session.learning.n_begun_ahead > 20
     monkeypatch.setattr("coordinator.overlap.PUSH_FROM_S", 1e9)
     asked, session = speedup(cell, Overlap(24), N_MAX, N_TOKENS)
     assert isinstance(session, OverlapSession)
-    assert session.n_begun_ahead == 0
+    assert session.learning.n_begun_ahead == 0
     assert pushed > 1.15 * asked
 
 

@@ -22,6 +22,7 @@ from outrider.wire.messages import (
     Rollback,
     Tokenize,
     Verdict,
+    Verifying,
     VerifyRequest,
 )
 from outrider.wire.prefix_hash import EMPTY, extend
@@ -176,3 +177,47 @@ def test_a_draft_that_cannot_measure_is_ready_all_the_same() -> None:
 
 def failing(spans: object) -> Any:
     raise EngineError("no memory")
+
+
+def riding(n_branches: int = 0, sessions: int = 1) -> tuple[DraftWorker, list[int]]:
+    """A draft worker that has drafted two tokens and could go on, and its clock in nanoseconds; a step takes 10 ms."""
+    now = [0]
+
+    def clock() -> int:
+        now[0] += 5_000_000
+        return now[0]
+
+    worker = DraftWorker(scripted(n_seq=sessions, n_branches=n_branches), clock)
+    for session in range(7, 7 + sessions):
+        ids = (1, session, 1, 0)
+        worker.handle(begin(session))
+        worker.handle(DraftRequest(*ids, 3, extend(EMPTY, TOKENS), 0, TOKENS, 8, 0, 0.0, 10, n_branches))
+    worker.step()
+    worker.step()
+    return worker, now
+
+
+def test_a_draft_waits_for_a_verdict_that_is_about_to_come() -> None:
+    worker, now = riding()
+
+    def expect(after_ms: int) -> float:
+        worker.handle(Verifying(*STAMP, 3, 2, now[0] // 1000 + 5_000 + 1_000 * after_ms))
+        return worker.patience_s()
+
+    assert worker.patience_s() == 0.0  # it knows of none
+    assert worker.has_work()
+    assert expect(1) == pytest.approx(0.0035)  # and half a step more
+    assert expect(6) == 0.0  # the step is over before
+    assert expect(-3) == 0.0  # it is overdue
+    assert expect(10**9) == 0.0  # by the clock of another host
+
+
+@pytest.mark.parametrize(("n_branches", "sessions"), [(4, 1), (0, 2)])
+def test_a_draft_does_not_wait_where_others_profit_from_its_step(n_branches: int, sessions: int) -> None:
+    worker, now = riding(n_branches, sessions)
+    worker.handle(Verifying(*STAMP, 3, 2, now[0] // 1000 + 6_000))
+    assert worker.patience_s() == 0.0
+
+
+def test_word_of_a_verdict_for_a_session_that_is_over_does_no_harm() -> None:
+    assert DraftWorker(scripted()).handle(Verifying(*STAMP, 3, 2, 0)) == []

@@ -118,6 +118,8 @@ def test_all_configurations_are_there() -> None:
         (["run", "--connect", "ipc:///s", "-m", "x"], "-m excludes --connect"),
         (["up", "c.toml", "-p", "x"], "-p (generation.prompt) has no effect on this command"),
         (["doctor", *MODELS, "--temp", "0"], "has no effect on this command"),
+        (["doctor", *MODELS, "--role", "both"], "--role both: say target or draft"),
+        (["doctor", "-m", "t.gguf", "--role", "draft"], "no draft model is configured"),
         (["up"], "a target model is needed"),
         (["inspect"], "usage: outrider inspect"),
         (["inspect", "a", "b"], "'b' is too much"),

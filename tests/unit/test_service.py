@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from coordinator.auto import Auto
+from coordinator.questions import MAX_OPEN
 from coordinator.request import Request
 from coordinator.schedule import Lockstep
-from coordinator.service import MAX_QUESTIONS, Service
+from coordinator.service import Limits, Service
 from outrider.errors import BusyError, OutriderError, RequestError
 from outrider.speculators.chain import Chain
 from outrider.types import LogitBias, RowTime, SamplingParams, WorkerRole
@@ -78,7 +79,7 @@ def ask(service: Service, text: str) -> list[OutriderError]:
     """What goes wrong with a question."""
     errors: list[OutriderError] = []
     make = lambda incarnation, number: Tokenize(incarnation, number, text, [], True, True, False)  # noqa: E731
-    service.ask_target(make, lambda result: None, errors.append)
+    service.questions.ask(make, lambda result: None, errors.append)
     return errors
 
 
@@ -103,7 +104,7 @@ def test_a_question_that_fits_no_message_fails_alone(network: Network, service: 
 
 def test_no_more_questions_than_a_worker_takes_in(network: Network, service: Service) -> None:
     connect(network, service)
-    errors = [error for _ in range(MAX_QUESTIONS + 2) for error in ask(service, "a")]
+    errors = [error for _ in range(MAX_OPEN + 2) for error in ask(service, "a")]
     assert [type(error) for error in errors] == [BusyError] * 2
 
 
@@ -163,3 +164,24 @@ def test_a_draft_that_comes_while_the_target_works_is_not_measured(network: Netw
     dealer = connect(network, service, "draft")
     assert service.draft is not None
     assert Measure not in map(type, received(dealer))
+
+
+def test_requests_do_not_wait_for_ever_for_a_target_that_was_lost(network: Network) -> None:
+    now = [0.0]
+    limits = Limits(lost_after_s=1.0, away_s=5.0)
+    service = Service(network.router(), NAMES, Lockstep(), keep_target=True, limits=limits, clock=lambda: now[0])
+    connect(network, service)
+    done = submit(service, make_request(types=[]))
+    for now[0] in (10.0, 14.0):
+        service.turn(0.0)
+        assert service.target is None
+        assert service.overdue is None
+    assert not done
+    now[0] = 16.0
+    service.turn(0.0)
+    (answer,) = done
+    assert answer["finish_reason"] == "error"
+    assert answer["error"] == "target worker: lost, and not back within 5 s"
+    assert service.overdue is not None
+    connect(network, service)  # a new one makes all well
+    assert service.overdue is None

@@ -1,0 +1,42 @@
+"""A step that is better not begun: a verdict will probably find it wrong, and would have to wait for its end.
+
+target   ─────── verify ───────┤ a mismatch
+draft    ── step ── step ── ste│p   the draft begins anew only behind this step
+                           ↑ held, it begins anew at once
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: How much more a step in vain costs than one that was held in vain: the target often goes on without the draft then.
+REGRET = 1.5
+#: A verdict may come so much later than expected, as a part of a step, before the draft goes on all the same. (Word of the
+#: next one ends the wait too.)
+OVERDUE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The verdict that is expected at `at_ns` on `n_tested` tokens behind the first `committed_len`."""
+
+    at_ns: int
+    committed_len: int
+    n_tested: int
+
+    def hold_ns(self, now_ns: int, step_ns: float, start: int, probs: Sequence[float]) -> float:
+        """How long to wait for the verdict instead of a step; 0.0: not at all.
+
+        start, probs: of the chain, whose tokens at positions `start …` the draft thinks so probable. A step begun now ends
+        `step_ns - left` too late if the verdict contradicts the chain; one begun behind it ends `left` later if not.
+        """
+        left = self.at_ns - now_ns
+        n_before = self.committed_len - start
+        if n_before < 0 or not -OVERDUE * step_ns < left < step_ns:
+            return 0.0
+        left = max(left, 0)
+        stays = math.prod(probs[n_before : n_before + self.n_tested + 1])  # with the target's own token
+        worth_it = REGRET * (1 - stays) * (step_ns - left) > stays * left
+        return self.at_ns + OVERDUE * step_ns - now_ns if worth_it else 0.0
