@@ -121,11 +121,11 @@ def test_a_healthy_pair(model: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_each_of_two_hosts_looks_at_its_own_worker(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here, elsewhere = str(model), "/only/on/the/other/host.gguf"
-    code, found = findings(capsys, "-m", elsewhere, "-md", here, "--engine", "numpy", "--role", "draft")
+    code, found = findings(capsys, "-m", elsewhere, "-md", here, "--engine", "numpy", "-c", "256", "--role", "draft")
     assert code == 0
     assert {"draft engine", "draft model"} <= found.keys()
     assert found["target"]["text"] == "starts on its own host: not checked here"
-    code, found = findings(capsys, "-m", elsewhere, "-md", here, "--engine", "numpy", "--role", "target")
+    code, found = findings(capsys, "-m", elsewhere, "-md", here, "--engine", "numpy", "-c", "256", "--role", "target")
     assert code == 1
     assert elsewhere in found["target model"]["text"]
     assert found["draft"]["text"] == "starts on its own host: not checked here"
