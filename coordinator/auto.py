@@ -86,7 +86,7 @@ def predict(
     choice: Choice, costs: Costs, outlook: Outlook, trip: float | None = None, *, hopeful: bool = False
 ) -> float | None:
     """Tokens per second of a choice; None where a cost is not known yet. trip: of the link, where not as measured. hopeful:
-    with the quickest draft that was ever seen.
+    with the quickest draft that was ever seen; before the first one, with one that costs nothing.
 
     off: 1/v(1). lockstep: E(n) / (n·c + v(n+1) + L), all of it alone; where several sessions run, though, one drafts while
     another is verified. overlap: see `_overlapped`, with the costs beside each other.
@@ -208,22 +208,13 @@ class Chooser:
     def _best(self, n_max: int, outlook: Outlook) -> Choice:
         if n_max <= 0:
             return OFF
-        if self.costs.step_s() is None and self._may_pay(n_max, outlook):
+        if self.costs.step_s() is None and self._could_pay(n_max, outlook.acceptance):
             return Choice("lockstep", min(n_max, FIRST_DRAFT))
         if self._probe_is_due(n_max):
             return PROBE
         of_modes = {mode: self.best_of(mode, n_max, outlook) for mode in self._records}
         best, current = max(of_modes.values(), key=lambda found: found[1]), of_modes[self.choice.mode]
         return best[0] if best[1] > HYSTERESIS * current[1] else current[0]
-
-    def _may_pay(self, n_max: int, outlook: Outlook) -> bool:
-        """Would drafts pay if they cost nothing? Where further rows are dear they would not."""
-        verify = [self.costs.verify_s(n + 1) for n in range(n_max + 1)]
-        alone = verify[0]
-        if alone is None:
-            return True
-        tokens = [expected_tokens(outlook.acceptance, n) for n in range(n_max + 1)]
-        return any(t * alone > BEST_MUST_PAY * (v or alone) for t, v in zip(tokens, verify, strict=True))
 
     def best_of(self, mode: Mode, n_max: int, outlook: Outlook) -> tuple[Choice, float]:
         """The best choice of a mode, and its value."""
@@ -234,11 +225,12 @@ class Chooser:
         """Has nothing been drafted for so long that its worth is no longer known?"""
         n_rounds = self._round - max(self._probed_at, *(self._records[m].last_round for m in ("lockstep", "overlap")))
         patience = self._probe_every * self.costs.load
-        return n_rounds >= patience and (n_rounds >= RARELY * patience or self._could_pay(n_max))
+        return n_rounds >= patience and (n_rounds >= RARELY * patience or self._could_pay(n_max, NEARLY_ALL))
 
-    def _could_pay(self, n_max: int) -> bool:
-        """Would drafts pay if nearly all were right, and each were made as quickly as any before?"""
-        outlook = Outlook(NEARLY_ALL, 1.0)
+    def _could_pay(self, n_max: int, acceptance: float) -> bool:
+        """Would drafts pay with this acceptance, if each were made as quickly as any before (before the first, in no time)?
+        Where further rows are dear they would not."""
+        outlook = Outlook(acceptance, foreseen=1.0)
         choices = (Choice(mode, n) for mode in MODES if mode != "off" for n in range(1, n_max + 1))
         hopes = (predict(choice, self.costs, outlook, 0.0, hopeful=True) for choice in choices)
         return any(hope is None or hope > BEST_MUST_PAY * self._predict(OFF, outlook) for hope in hopes)

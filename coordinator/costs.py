@@ -142,9 +142,10 @@ class Costs:
         return self._other_way(other.seconds(n_rows), busy) if far else own.seconds(n_rows)
 
     def step_s(self, busy: bool = False, *, hopeful: bool = False) -> float | None:
-        """Of a drafted token, likewise; hopeful: as quick as it ever was."""
+        """Of a drafted token, likewise; hopeful: as quick as it ever was, 0.0 before the first."""
         if hopeful:
-            return self._other_way(self._quickest_step, busy) if busy else self._quickest_step
+            quickest = self._quickest_step or 0.0
+            return self._other_way(quickest, busy) if busy else quickest
         value = self._step[busy].value
         return value if value is not None else self._other_way(self._step[not busy].value, busy)
 

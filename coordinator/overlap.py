@@ -189,10 +189,11 @@ class OverlapSession(Session):
 
     def _tell_due(self) -> list[Command]:
         """Tell a draft at work when this verification will probably be over. With branches a step is hardly ever in vain."""
-        costs, step = self.costs, self.costs.step_s(busy=True)
-        verify = costs.verify_s(len(self._draft) + 1, busy=True)
-        at_work = self._riding is not None and "draft" in self._peers and self.phase is Phase.VERIFYING
-        if not at_work or self._n_branches or verify is None or step is None or step < HOLD_FROM_S:
+        if self._riding is None or self._n_branches or self.phase is not Phase.VERIFYING or "draft" not in self._peers:
+            return []
+        costs = self.costs
+        step, verify = costs.step_s(busy=True), costs.verify_s(len(self._draft) + 1, busy=True)
+        if verify is None or step is None or step < HOLD_FROM_S:
             return []
         due_us = round(1e6 * (self._now + verify + (costs.target_trip.value or 0.0)))
         return [Send("draft", Verifying(*self._stamp("draft"), len(self._draft), due_us))]

@@ -416,7 +416,8 @@ class Service:
             return
         self._vocab.forget(connection.worker_role)
         if connection.role == "target":
-            self._away_since = self.clock() if connection.usable else self._away_since
+            if connection.usable:
+                self._away_since = self.clock()
             self.questions.lost(WorkerLostError(f"target worker {connection.name!r} lost: {why}"))
         for live in list(self.live.values()):
             role, now = connection.worker_role, self.clock()
