@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ class Bridge:
         self.on_done: Callable[[dict[str, Any]], None] = lambda answer: None  # called in the coordinator's thread
         self._waker = Waker()
         self._calls: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._ended = False
 
     @property
     def fd(self) -> int:
@@ -57,11 +60,21 @@ class Bridge:
         while self._calls:
             self._calls.popleft()()
 
+    def end(self) -> None:
+        """Do what was asked for, and take no more: nobody would do it."""
+        with self._lock:
+            self._ended = True
+        self.run_calls()
+
     def close(self) -> None:
         self._waker.close()
 
     def post(self, call: Callable[[], None]) -> None:
-        self._calls.append(call)
+        """Raises ApiError after the end."""
+        with self._lock:
+            if self._ended:
+                raise ApiError(503, "the server is ending")
+            self._calls.append(call)
         self._waker.wake()
 
     async def get(self, look: Callable[[], T]) -> T:
@@ -108,7 +121,8 @@ class Run:
 
     def cancel(self) -> None:
         """Free what the requests use; nothing for those that are over. May be called more than once."""
-        self._bridge.post(self._cancel)
+        with contextlib.suppress(ApiError):  # at the end, all that runs is ended
+            self._bridge.post(self._cancel)
 
     # --- in the coordinator's thread -----------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ class Front:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the server and its thread. What is still awaited of the coordinator is never answered."""
+        """End the server and its thread. `bridge.end` comes before, or what is awaited is never answered."""
         self._server.should_exit = True
         self._thread.join(_LAST_WORDS_S + 2)
         self._server.force_exit = True

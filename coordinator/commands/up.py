@@ -101,6 +101,8 @@ class Loop:
     def give_up(self) -> None:
         """Whatever is not at its end yet ends with an error, while there is still a front to tell it."""
         error = WorkerLostError("the server is ending")
+        if self._front is not None:
+            self._front.bridge.end()
         self._admission.refuse(error)
         for number in list(self._service.live):
             self._service.fail(number, str(error), "worker_lost")

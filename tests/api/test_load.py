@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from coordinator.api.bridge import Bridge
+from coordinator.api.errors import ApiError
 from tests.api.world import World, serving
 
 LONG = {"prompt": "Once upon a time", "n_predict": 64, "temperature": 0, "ignore_eos": True}
@@ -175,6 +177,29 @@ def test_what_is_not_finished_at_the_end_is_told_so(stream: bool) -> None:
         for answer in (one.result() for one in asked):
             assert answer.status_code == 503
             assert answer.json()["error"]["message"] == "the server is ending"
+
+
+def test_what_comes_after_the_end_is_told_so() -> None:
+    with serving() as world:
+        world.stop_serving()
+        for path in ("/health", "/slots", "/metrics"):
+            assert world.http.get(path).status_code == 503, path
+        for path, body in (("/completion", LONG), ("/tokenize", {"content": "a"})):
+            answer = world.http.post(path, json=body)
+            assert (answer.status_code, answer.json()["error"]["message"]) == (503, "the server is ending")
+
+
+def test_what_was_asked_for_before_the_end_is_done_at_the_end() -> None:
+    with serving() as world:
+        world.stop_serving()
+        done: list[int] = []
+        bridge = Bridge(world.service, world.admission)
+        bridge.post(lambda: done.append(1))
+        bridge.end()
+        assert done == [1]
+        with pytest.raises(ApiError, match="the server is ending"):
+            bridge.post(lambda: done.append(2))
+        bridge.close()
 
 
 def test_a_stream_begins_before_there_is_anything_to_say() -> None:

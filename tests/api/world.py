@@ -133,6 +133,10 @@ class World:
 
     def stop(self) -> None:
         self.http.close()
+        self.stop_serving()
+
+    def stop_serving(self) -> None:
+        """The coordinator ends, and the front is still there."""
         self.signals.received += [15]
         self.signals.send()
         self._thread.join(10.0)
@@ -154,7 +158,7 @@ class World:
     def wait(self, predicate: Callable[[], Any]) -> None:
         """Until it is true, asked in the coordinator's thread after each of its turns."""
         for _ in range(10_000):
-            if self.do(predicate):
+            if self.do(lambda: bool(predicate())):  # there: what it returns may be something that changes
                 return
         raise AssertionError(f"never true: {predicate}")
 
