@@ -33,20 +33,20 @@ def top_k(row: NDArray[np.float32], k: int) -> tuple[list[int], list[float]]:
 
 
 def _candidates(row: NDArray[np.float32], k: int) -> tuple[list[int], list[float]]:
-    """Ids and values among which the k best (and all that tie with the last of them) are, in any order."""
+    """Ids and values among which the k best are, in any order."""
     n_groups = row.size // _FOLD
     if n_groups <= k:
-        return _at_least(row, _kth_largest(row, k))
+        return _at_least(row, _kth_largest(row, k), k)
     whole = n_groups * _FOLD
     folded = row[:whole].reshape(_FOLD, n_groups)
     maxima = np.maximum.reduce(folded)
     floor = _kth_largest(maxima, k)
     columns = (maxima >= floor).nonzero()[0]
-    places, values = _at_least(folded.take(columns, axis=1).ravel(), floor)
+    places, values = _at_least(folded.take(columns, axis=1).ravel(), floor, k)
     groups = columns.tolist()
     ids = [place // len(groups) * n_groups + groups[place % len(groups)] for place in places]
     if whole < row.size:
-        rest, rest_values = _at_least(row[whole:], floor)
+        rest, rest_values = _at_least(row[whole:], floor, k)
         return ids + [whole + token for token in rest], values + rest_values
     return ids, values
 
@@ -58,7 +58,10 @@ def _kth_largest(values: NDArray[np.float32], k: int) -> np.float32:
     return largest
 
 
-def _at_least(values: NDArray[np.float32], floor: np.float32) -> tuple[list[int], list[float]]:
-    """Indices and values of those that reach `floor`."""
+def _at_least(values: NDArray[np.float32], floor: np.float32, k: int) -> tuple[list[int], list[float]]:
+    """Indices and values of those that reach `floor`: all above it, of those that equal it the first `k` at least."""
     at = (values >= floor).nonzero()[0]
+    if at.size > 2 * k:
+        ties = values.take(at) == floor  # thousands, where a model gives most of its tokens one logit
+        at = np.concatenate((at[~ties], at[ties][:k]))
     return at.tolist(), values.take(at).tolist()
