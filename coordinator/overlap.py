@@ -21,6 +21,7 @@ from coordinator.schedule import RoundPlan, SpeculationSettings
 from coordinator.session import Phase, Session
 from coordinator.waiting import best_wait
 from outrider.speculators.chain import Chain
+from outrider.speculators.hold import Due
 from outrider.speculators.types import DRAFT_SIMPLE
 from outrider.types import ModelFacts, WorkerRole
 from outrider.wire.messages import (
@@ -73,7 +74,9 @@ class OverlapSession(Session):
         self._n_branches = schedule.n_branches  # that the draft may follow
         self._ahead = Ahead(len(self.history))
         self._rides: DraftRequest | None = None
-        self._ride_since = 0.0  # when the draft was last sent on its way
+        self._step_since = 0.0  # when the draft began the step that makes the next token
+        self._due: Due | None = None  # what it was told of the verdict that is expected
+        self._is_held = False  # it begins no step before that
         self._right_from = 0  # what was drafted behind a shorter text is wrong
         self._halted = False  # it stopped by itself (p_min); asked again it would stop there again
         self._now = 0.0
@@ -135,7 +138,7 @@ class OverlapSession(Session):
             return self._verify_or_wait(now) + ride
         return ride + self._verify_or_wait(now)
 
-    def _ride(self, now: float) -> list[Command]:
+    def _ride(self, now: float, *, tell: bool = False) -> list[Command]:
         """Renew the draft's credit and tell it the text, unless it has enough and needs not know."""
         plan = self._plan()
         if plan.n_max <= 0 or self._reach <= 0 or (self._halted and self._ahead.tokens):
@@ -145,17 +148,22 @@ class OverlapSession(Session):
             return []
         enough = riding is not None and 2 * (riding.credit - self._drafted_to()) > self._reach
         # Which branches may still be needed, and whether a draft that is behind is right, depends on the text.
-        needs_text = self._n_branches > 0 or bool(self._ahead.late)
+        needs_text = tell or self._n_branches > 0 or bool(self._ahead.late)
         if not needs_text and (enough or credit <= self._drafted_to()):
             return []
         begin = self._begin("draft")
         prefix = (*self._stamp("draft"), *self._prefix("draft"))
         request = DraftRequest(*prefix, plan.n_max, 0, self._p_min(), credit, self._n_branches)
-        if riding is None:
-            self._ride_since = now
-        self._riding, self._halted = request, False
+        if riding is None or self._is_held:
+            self._step_since = now + self._trip
+        self._riding, self._halted, self._is_held = request, False, False
         self.learning.draft_asked(request.committed_len, now)
         return [*begin, Send("draft", request)]
+
+    @property
+    def _trip(self) -> float:
+        """Seconds to the draft and back."""
+        return self.costs.round_trip.value or 0.0
 
     def _p_min(self) -> float:
         """The draft stops before a token less probable than this."""
@@ -189,19 +197,30 @@ class OverlapSession(Session):
 
     def _tell_due(self) -> list[Command]:
         """Tell a draft at work when this verification will probably be over. With branches a step is hardly ever in vain."""
+        self._due = None
         if self._riding is None or self._n_branches or self.phase is not Phase.VERIFYING or "draft" not in self._peers:
             return []
         costs = self.costs
         step, verify = costs.step_s(busy=True), costs.verify_s(len(self._draft) + 1, busy=True)
         if verify is None or step is None or step < HOLD_FROM_S:
             return []
-        due_us = round(1e6 * (self._now + verify + (costs.target_trip.value or 0.0)))
-        return [Send("draft", Verifying(*self._stamp("draft"), len(self._draft), due_us))]
+        due = self._now + verify + (costs.target_trip.value or 0.0)
+        self._due = Due(due, len(self.history), len(self._draft))
+        if self._is_held:
+            self._step_since, self._is_held = self._now + self._trip, self._holds(self._now)
+        return [Send("draft", Verifying(*self._stamp("draft"), len(self._draft), round(1e6 * due)))]
+
+    def _holds(self, now: float) -> bool:
+        """Does the draft begin no step now, but wait for the verdict? By the rule of the draft itself."""
+        step = self.costs.step_s(busy=True)
+        if self._due is None or step is None or self.phase is not Phase.VERIFYING:
+            return False
+        return self._due.hold(now, step, self._ahead.start, self._ahead.probs) > 0.0
 
     def _restart_draft(self) -> None:
         """What was drafted under this epoch no longer counts."""
         self.epoch += 1
-        self._riding, self._halted = None, False
+        self._riding, self._halted, self._is_held = None, False, False
         self.learning.draft_restarts()
         self._right_from = 0
 
@@ -210,7 +229,7 @@ class OverlapSession(Session):
         if self._riding is not None and self._riding.committed_len > position:
             self._ahead.restart(len(self.history))
             asked_at = self.learning.draft_asked_at(self._riding.committed_len)
-            self._right_from, self._ride_since = position + 1, now if asked_at is None else asked_at
+            self._right_from, self._step_since = position + 1, (now if asked_at is None else asked_at) + self._trip
             return []
         return self._lost_touch(now)
 
@@ -235,7 +254,7 @@ class OverlapSession(Session):
         n = Survival(self.costs, n_max).length(self._ahead.probs)
         if n_max > len(self._ahead.tokens) and self._riding is not None and self._waits(now):
             self.phase, self._waiting = Phase.DRAFTING, None
-            return [WakeAt(self._give_up_at)]
+            return [*(self._ride(now, tell=True) if self._is_held else []), WakeAt(self._give_up_at)]
         if self._halted and len(self._ahead.tokens) < self.request.speculation.n_min:
             n = 0  # it stopped by itself, and too soon
         self._draft = self._ahead.tokens[:n]
@@ -258,11 +277,10 @@ class OverlapSession(Session):
         step = costs.step_s(busy=True)
         if step is None or costs.verify_s(1) is None:
             return (0, 0.0) if n_ready else (1, FIRST_WAIT_S)  # nothing is known yet: look at one round
-        trip = costs.round_trip.value or 0.0
-        # A draft that rides tells its next token in a step; after a restart the request must get there first, and what the
-        # target has sampled meanwhile is drafted too.
-        behind_s = max(self._ride_since + trip + len(self._ahead.late) * step - now, 0.0)
-        waits = [max(m - n_ready, 0) * step + (behind_s if m > n_ready else 0.0) for m in range(self._n + 1)]
+        # The next token comes at the end of the step at work; before it, what the target has sampled meanwhile is drafted.
+        since = now + self._trip if self._is_held else self._step_since
+        next_s = max(since + (len(self._ahead.late) + 1) * step - now, 0.0)
+        waits = [next_s + (m - n_ready - 1) * step if m > n_ready else 0.0 for m in range(self._n + 1)]
         acceptance, foreseen = self.learning.acceptance.value, self.learning.foreseen.value or 0.0
         wish = best_wait(costs, acceptance, foreseen, waits, min(n_ready, self._n))
         return (0, 0.0) if wish <= n_ready else (wish, PATIENCE * (waits[wish] + step))
@@ -288,6 +306,7 @@ class OverlapSession(Session):
         self.learning.acceptance.add(n_agreed, n_agreed + (contradicts and bool(self._ahead.late)))
         if wrong_from is not None:
             return self._or_verify(self._lost_touch(now) if behind_gap else self._wrong_from(wrong_from, now), now)
+        self._step_since, self._is_held = now, self._holds(now)
         self._ahead.add_branches([branch for branch in draft.branches if max(branch.tokens) < n_vocab])
         assert self._riding is not None
         if (draft.final and draft.committed_len == self._riding.committed_len) or n_known < len(draft.tokens):

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draft_worker.branches import MAX_DEPTH, Branch, Opening, n_worthwhile, openings
-from draft_worker.hold import Due
 from outrider.decoding.row_costs import RowCosts
 from outrider.decoding.sampling import Sampler
 from outrider.engine.base import Engine, Output, Span
 from outrider.engine.cached import CachedSequence
 from outrider.errors import EngineError
+from outrider.speculators.hold import Due
 from outrider.speculators.model import Choose, Drafting, missing, n_missing, step
 from outrider.wire.messages import Begin, DraftRequest, DraftTokens, Measure, Message, Ready, Verifying
 from outrider.worker.chunk import ChunkSize
@@ -282,7 +282,7 @@ class DraftWorker(SlotWorker[DraftSlot]):
         if slot.follows_branches or n_missing(slot) > 1:
             return 0.0
         step_ns = 1e9 * (self._costs.seconds(1) or 0.0)
-        return slot.due.hold_ns(self._clock(), step_ns, slot.drafting.start, slot.drafting.probs) / 1e9
+        return slot.due.hold(self._clock(), step_ns, slot.drafting.start, slot.drafting.probs) / 1e9
 
     def step(self) -> list[Message]:
         """One decode for all slots that miss rows and the branches that are worth it, and what there is to tell then."""

@@ -229,6 +229,37 @@ def test_a_target_does_not_wait_for_a_draft_that_nobody_makes() -> None:
     assert session.phase is Phase.VERIFYING
 
 
+@pytest.mark.parametrize(("left_s", "prob", "is_told"), [(0.004, 0.5, True), (0.012, 0.99, False)])
+def test_a_draft_that_waits_for_the_verdict_is_told_where_the_target_waits_for_the_draft(
+    left_s: float, prob: float, is_told: bool
+) -> None:
+    """As the draft, whose step takes 16 ms, the coordinator knows when it holds a step: where the verdict comes in 4 ms and
+    will probably contradict it."""
+    schedule = Overlap()
+    for busy in (False, True):
+        schedule.costs.drafted(0.016, busy=busy)
+        for n_rows in range(1, 6):
+            schedule.costs.verified(n_rows, 0.1, busy)
+    schedule.costs.speed.add(12, 1.0)
+    session = OverlapSession(make_request(n_max=4), schedule, None)
+    session.worker_ready("target", 1, scripted().facts)
+    session.worker_ready("draft", 2, scripted().facts)
+    commands = session.start(0.0)
+    (asked,), (verify,) = _of_kind(commands, DraftRequest), _of_kind(commands, VerifyRequest)
+    told_at = 0.1 - left_s  # the verification takes 0.1 s
+    session.learning.draft_restarts()  # the link takes no time
+    at = asked.committed_len
+    session.handle(
+        DraftTokens(2, 1, asked.round, asked.epoch, at, at, [5], [prob], [0.0], [], False, 0, 1, 16000), told_at
+    )
+    stamp = (1, 1, verify.round, verify.epoch, verify.committed_len)
+    verdict = Verdict(*stamp, False, 0, 0, [5], [b"x"], False, [], 0, 1, 100_000, 1, 1, [])
+    commands = session.handle(verdict, 0.1)
+    assert session.phase is Phase.DRAFTING  # the target waits
+    assert [command for command in commands if isinstance(command, WakeAt)]
+    assert [request.committed_len for request in _of_kind(commands, DraftRequest)] == [at + 1] * is_told
+
+
 def _of_kind(commands: Sequence[Any], kind: type[Any]) -> list[Any]:
     messages = [command.message for command in commands if isinstance(command, Send)]
     return [message for message in messages if isinstance(message, kind)]

@@ -46,6 +46,12 @@ def test_overlap_hides_a_slow_draft_and_branches_hide_its_misses() -> None:
     assert branches > 1.1 * overlap
 
 
+def test_a_token_that_is_about_to_come_is_waited_for() -> None:
+    """Five steps end a little after the verification beside them, not with it."""
+    in_time, late = (of(Cell(beta=0.02, c=c, alpha=0.8, trip=0.0), "overlap") for c in (0.2, 0.212))
+    assert late > 0.97 * in_time
+
+
 def test_a_link_that_makes_lockstep_slower_than_plain_decoding_does_not_slow_the_others() -> None:
     cell = Cell(beta=0.02, c=0.2, alpha=0.8, trip=2.0)
     assert of(cell, "lockstep") < 1.0

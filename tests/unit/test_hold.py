@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draft_worker.hold import OVERDUE, Due
+from outrider.speculators.hold import OVERDUE, Due
 
 STEP = 16_000_000  # nanoseconds
 LATE = OVERDUE * STEP
@@ -25,14 +25,14 @@ LATE = OVERDUE * STEP
 )
 def test_the_chance_of_a_mismatch_is_weighed_against_the_time(left: int, prob: float, holds: bool) -> None:
     due = Due(1_000_000_000 + left, 10, 0)
-    wait = due.hold_ns(1_000_000_000, STEP, 10, [prob, 0.0])
+    wait = due.hold(1_000_000_000, STEP, 10, [prob, 0.0])
     assert wait == (pytest.approx(left + LATE) if holds else 0.0)
 
 
 def test_only_what_the_verdict_is_about_counts() -> None:
     """Two tokens tested, and the target's own: the draft is sure of these three, not of what follows."""
     at, probs = 4_000_000, [1.0, 1.0, 1.0, 0.01]
-    assert not Due(at, 10, 2).hold_ns(0, STEP, 10, probs)
-    assert Due(at, 10, 3).hold_ns(0, STEP, 10, probs)
-    assert Due(at, 11, 2).hold_ns(0, STEP, 10, probs)  # the text has grown by a token that was drafted
-    assert not Due(at, 9, 3).hold_ns(0, STEP, 10, probs)  # about a text that the draft has left behind
+    assert not Due(at, 10, 2).hold(0, STEP, 10, probs)
+    assert Due(at, 10, 3).hold(0, STEP, 10, probs)
+    assert Due(at, 11, 2).hold(0, STEP, 10, probs)  # the text has grown by a token that was drafted
+    assert not Due(at, 9, 3).hold(0, STEP, 10, probs)  # about a text that the draft has left behind

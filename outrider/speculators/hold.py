@@ -20,23 +20,24 @@ OVERDUE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The verdict that is expected at `at_ns` on `n_tested` tokens behind the first `committed_len`."""
+    """The verdict that is expected at `at` on `n_tested` tokens behind the first `committed_len`. Times are of one clock and
+    unit, the draft worker's or, to foresee what it does, the coordinator's."""
 
-    at_ns: int
+    at: float
     committed_len: int
     n_tested: int
 
-    def hold_ns(self, now_ns: int, step_ns: float, start: int, probs: Sequence[float]) -> float:
+    def hold(self, now: float, step: float, start: int, probs: Sequence[float]) -> float:
         """How long to wait for the verdict instead of a step; 0.0: not at all.
 
         start, probs: of the chain, whose tokens at positions `start …` the draft thinks so probable. A step begun now ends
-        `step_ns - left` too late if the verdict contradicts the chain; one begun behind it ends `left` later if not.
+        `step - left` too late if the verdict contradicts the chain; one begun behind it ends `left` later if not.
         """
-        left = self.at_ns - now_ns
+        left = self.at - now
         n_before = self.committed_len - start
-        if n_before < 0 or not -OVERDUE * step_ns < left < step_ns:
+        if n_before < 0 or not -OVERDUE * step < left < step:
             return 0.0
-        left = max(left, 0)
+        left = max(left, 0.0)
         stays = math.prod(probs[n_before : n_before + self.n_tested + 1])  # with the target's own token
-        worth_it = REGRET * (1 - stays) * (step_ns - left) > stays * left
-        return self.at_ns + OVERDUE * step_ns - now_ns if worth_it else 0.0
+        worth_it = REGRET * (1 - stays) * (step - left) > stays * left
+        return self.at + OVERDUE * step - now if worth_it else 0.0
