@@ -37,6 +37,9 @@ PROBE_EVERY_SHARED = 128
 LONGEST_PROBE = 4
 #: So many times as long where it would not even pay if nearly all drafted tokens were right.
 RARELY, NEARLY_ALL = 8, 0.95
+#: While drafting is off hardly anything is learned, so what is best is looked up once in so many rounds: on shared
+#: processors the target waits for whoever computes beside it. Of several sessions each has its turn to look.
+LOOK_EVERY = 5
 #: Rounds of each session for which the measured goodput of a mode is believed after it was left.
 BELIEVED_FOR = 64
 #: The same for one that was tried in vain again and again.
@@ -168,6 +171,7 @@ class Chooser:
         #: By load: what a mode brings to one session says little of what it brings to several.
         self._by_load: dict[int, dict[Mode, Record]] = {}
         self._round = self._probed_at = 0
+        self._looked_at = self._looked_load = 0
         self._first_probe = self._probe_every = probe_every
 
     @property
@@ -189,7 +193,7 @@ class Chooser:
         self._round += 1
         for record in self._records.values():
             record.forget_if_old(self._round, self.costs.load)
-        choice = self._best(n_max, outlook)
+        choice = OFF if self._is_settled else self._look(n_max, outlook)
         if choice.probe:
             self._probed_at = self._round
             self._probe_every = min(2 * self._probe_every, LONGEST_PROBE * self._first_probe)
@@ -204,6 +208,16 @@ class Chooser:
         record.n_rounds += 1
         record.last_round = self._round
         return choice
+
+    @property
+    def _is_settled(self) -> bool:
+        """Off it was a moment ago, nothing has changed, and no probe is due."""
+        is_new = self._round - self._looked_at < LOOK_EVERY and self.costs.load == self._looked_load
+        return is_new and self.choice.mode == "off" and self._n_undrafted % self._probe_patience > 0
+
+    def _look(self, n_max: int, outlook: Outlook) -> Choice:
+        self._looked_at, self._looked_load = self._round, self.costs.load
+        return self._best(n_max, outlook)
 
     def _best(self, n_max: int, outlook: Outlook) -> Choice:
         if n_max <= 0:
@@ -223,9 +237,17 @@ class Chooser:
 
     def _probe_is_due(self, n_max: int) -> bool:
         """Has nothing been drafted for so long that its worth is no longer known?"""
-        n_rounds = self._round - max(self._probed_at, *(self._records[m].last_round for m in ("lockstep", "overlap")))
-        patience = self._probe_every * self.costs.load
+        n_rounds, patience = self._n_undrafted, self._probe_patience
         return n_rounds >= patience and (n_rounds >= RARELY * patience or self._could_pay(n_max, NEARLY_ALL))
+
+    @property
+    def _n_undrafted(self) -> int:
+        """Rounds since something was drafted."""
+        return self._round - max(self._probed_at, *(self._records[m].last_round for m in ("lockstep", "overlap")))
+
+    @property
+    def _probe_patience(self) -> int:
+        return self._probe_every * self.costs.load
 
     def _could_pay(self, n_max: int, acceptance: float) -> bool:
         """Would drafts pay with this acceptance, if each were made as quickly as any before (before the first, in no time)?

@@ -10,6 +10,7 @@ from coordinator.auto import (
     BELIEVED_FOR,
     LONGEST_PROBE,
     LONGEST_TRIP_S,
+    LOOK_EVERY,
     PROBE_EVERY,
     RARELY,
     Auto,
@@ -110,6 +111,17 @@ def test_a_draft_that_was_slow_for_a_while_is_looked_at_as_soon_as_a_poor_one() 
     assert [n for n in range(1, 50) if Chooser(costs).next(8, Outlook(0.8)).mode != "off"] == []
     chooser = Chooser(costs)
     assert [n for n in range(1, 50) if chooser.next(8, Outlook(0.8)).probe] == [PROBE_EVERY]
+
+
+def test_while_drafting_is_off_what_is_best_is_looked_up_now_and_then() -> None:
+    costs = known(FLAT, 200.0)
+    chooser = Chooser(costs)
+    assert chooser.next(8, Outlook(0.8)).mode == "off"
+    for _ in range(50):
+        costs.drafted(0.005)
+    modes = [chooser.next(8, Outlook(0.8)).mode for _ in range(2 * LOOK_EVERY)]
+    assert modes[: LOOK_EVERY - 1] == ["off"] * (LOOK_EVERY - 1)
+    assert "off" not in modes[LOOK_EVERY - 1 :]
 
 
 def test_every_session_that_ends_is_counted_out() -> None:
