@@ -11,8 +11,8 @@ from outrider.errors import ConfigError
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 #: What says how long a thread of llama.cpp spins while it waits for the others of its process (GNU's OpenMP).
 _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-#: Long enough for threads that end nearly together (2,000 cost a target alone 1 to 2 %, 1,000 cost 5 %), and short enough where
-#: one waits for its processor, which the other worker has (20,000 cost both two thirds). Without this it spins 300,000 times.
+#: Long enough for threads that end nearly together (2,000 cost a target alone 1 to 2 %, 1,000 cost 5 %), and short enough
+#: where one waits for its processor, which the other worker has (20,000 cost both two thirds). Else it spins 300,000 times.
 _SPINS_OF_SHARED = "5000"
 
 
