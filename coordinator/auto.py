@@ -317,10 +317,12 @@ class AutoSession(OverlapSession):
     def _start_round(self, now: float) -> list[Command]:
         n_max = self.request.speculation.n_max
         if self.n_generated == 0:
-            # The draft reads the prompt while the target does. On processors of its own it may go on meanwhile; on shared
-            # ones it would only be in the way where nothing is to be drafted.
-            reach = 0 if self._chooser.rests(n_max, self._outlook) else n_max
-            self._reach, self._n_branches = self._lead if self._apart else reach, 0
+            # The draft reads the prompt while the target does. On processors of its own it goes on meanwhile; on shared ones
+            # it would only be in the way where nothing is to be drafted.
+            if self._apart:
+                self._reach, self._n_branches = self._lead, self._schedule_branches
+            else:
+                self._reach, self._n_branches = 0 if self._chooser.rests(n_max, self._outlook) else n_max, 0
         else:
             budget = min(n_max, self._draft_budget()) if self._can_draft() else 0
             # Who cannot draft says nothing of what drafting is worth.

@@ -206,6 +206,15 @@ def test_a_draft_that_comes_while_the_target_is_away_is_kept_for_its_return() ->
     assert session.generated == plain(scripted("seed=3"), make_request(n_predict=50)).generated
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_draft_on_processors_of_its_own_follows_branches_from_the_first_round(apart: bool) -> None:
+    session = make_session(make_request(n_max=3), Auto(apart=apart, n_branches=6))
+    for role in ("target", "draft"):
+        session.worker_ready(role, 1, scripted(n_branches=6).facts)  # type: ignore[arg-type]
+    (asked,) = _of_kind(session.start(0.0), DraftRequest)
+    assert (asked.n_branches > 0) is apart
+
+
 def test_a_draft_that_skips_what_was_not_told_tells_all_again() -> None:
     session = OverlapSession(make_request(), Overlap(), None)
     for role in ("target", "draft"):
