@@ -174,7 +174,7 @@ def _message_rounds(n_rounds: int) -> list[float]:
                 _ask(
                     router,
                     peers["draft"],
-                    DraftRequest(*ids, 7, 99, [5], n_max=3, n_min=0, p_min=0.0, credit=0, n_branches=0),
+                    DraftRequest(*ids, 7, 99, [5], 3, 0, p_min=0.0, credit=0, n_branches=0, with_probs=False),
                 )
                 _ask(router, peers["target"], VerifyRequest(*ids, 7, 99, [5], draft=[1, 2, 3], credit=0, goes_on=False))
 
@@ -220,7 +220,7 @@ def _message_worker(endpoint: str, name: str) -> None:
 
 def _draft_tokens(request: DraftRequest) -> DraftTokens:
     ids = (request.incarnation, request.session, request.round, request.epoch, request.committed_len)
-    return DraftTokens(*ids, 100, [1, 2, 3], [0.9, 0.8, 0.7], [0.1, 0.2, 0.3], [], True, 0, 3, 20_000)
+    return DraftTokens(*ids, 100, [1, 2, 3], [], [], [], True, 0, 3, 20_000)
 
 
 def _verdict(request: VerifyRequest) -> Verdict:

@@ -153,7 +153,7 @@ class OverlapSession(Session):
             return []
         begin = self._begin("draft")
         prefix = (*self._stamp("draft"), *self._prefix("draft"))
-        request = DraftRequest(*prefix, plan.n_max, 0, self._p_min(), credit, self._n_branches)
+        request = DraftRequest(*prefix, plan.n_max, 0, self._p_min(), credit, self._n_branches, with_probs=True)
         if riding is None or self._is_held:
             self._step_since = now + self._trip
         self._riding, self._halted, self._is_held = request, False, False
@@ -297,7 +297,7 @@ class OverlapSession(Session):
         self._failures["draft"], self._gave_up = 0, False
         self.counts.draft_decode_us += draft.decode_us
         n_vocab = self.target_facts.n_vocab
-        n_known = self._n_known(draft.tokens)
+        n_known = min(self._n_known(draft.tokens), len(draft.probs))
         if draft.n_evaluated and draft.tokens:
             self.learning.drafted(draft, now, busy=self.phase is Phase.VERIFYING)
         wrong_from, n_agreed = self._ahead.add(draft.start, draft.tokens[:n_known], draft.probs[:n_known])

@@ -26,5 +26,6 @@ class Request:
     cache_prompt: bool = True  # rows of an earlier request may serve this one
     grammar: Grammar | None = None
     report_progress: bool = False  # Emit how far the prompt is read
+    report_probs: bool = False  # the draft tells how probable it found its tokens, also where no schedule reads that
     text_goes_on: bool = False  # a full context is not the end of the text (`coordinator/shift.py`)
     text: TextStream | None = None  # what it goes on with

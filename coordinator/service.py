@@ -159,7 +159,8 @@ class Service:
             raise WorkerLostError("target worker: not connected")
         check_prompt(request.prompt, target.facts.n_vocab, target.facts.n_ctx)
         number = next(self._numbers)
-        session = make_session(replace(request, session=number), self.schedule, chain)
+        request = replace(request, session=number, report_probs=self.observer is not None)
+        session = make_session(request, self.schedule, chain)
         live = Live(session, on_text, on_done, on_emit, self.observer)
         self.live[number] = live
         for connection in (target, self.draft):

@@ -369,7 +369,8 @@ class Session:
     def _ask_draft(self, n_max: int) -> list[Command]:
         settings, begin = self.request.speculation, self._begin("draft")
         prefix = (*self._stamp("draft"), *self._prefix("draft"))
-        request = DraftRequest(*prefix, n_max, settings.n_min, settings.p_min, credit=0, n_branches=0)
+        with_probs = self.request.report_probs  # a schedule that reads them asks for them
+        request = DraftRequest(*prefix, n_max, settings.n_min, settings.p_min, 0, 0, with_probs)
         self._waiting, self.phase = request, Phase.DRAFTING
         return [*begin, Send("draft", request)]
 

@@ -53,18 +53,16 @@ class DraftSlot(Slot):
         self.n_sent = 0  # tokens of `drafting` that were reported already
         self.decode_us = 0
 
-    def new_draft(self, n_max: int, n_min: int, p_min: float) -> Drafting:
+    def new_draft(self, request: DraftRequest, n_max: int, n_min: int) -> Drafting:
         """A draft behind the committed text."""
-        return Drafting(n_max, n_min, p_min, len(self.history), self.choose if self.sampler else self.greedy)
+        return self._draft(request, n_max, n_min, len(self.history), self.choose)
 
-    @property
-    def greedy(self) -> Choose | None:
-        return self.best_but_never if self.never else None
+    def _draft(self, request: DraftRequest, n_max: int, n_min: int, start: int, choose: Choose) -> Drafting:
+        with_probs = request.with_probs or request.p_min > 0
+        chosen_by = choose if self.sampler else None
+        return Drafting(n_max, n_min, request.p_min, start, chosen_by, self.never, with_probs)
 
-    def best_but_never(self, row: NDArray[np.float32], best: Sequence[int], start: int, drafted: Sequence[int]) -> int:
-        return next((token for token in best if token not in self.never), best[0])
-
-    def choose(self, row: NDArray[np.float32], best: Sequence[int], start: int, drafted: Sequence[int]) -> int:
+    def choose(self, row: NDArray[np.float32], start: int, drafted: Sequence[int]) -> int:
         """What the target would sample if these were its logits: same settings, same noise at the same position."""
         assert self.sampler is not None
         if self.sampler.reads_text:
@@ -83,11 +81,12 @@ class DraftSlot(Slot):
         stem = [*chain.tokens[: opening.index], opening.token]
         text = [*self.history.tokens[: chain.start], *stem]
         cache.fork(self.cache, text)
-        choose = (
-            (lambda row, best, start, drafted: self.sample(row, [*text, *drafted])) if self.sampler else self.greedy
+        request = self.request
+        assert request is not None
+        depth = min(request.n_max, MAX_DEPTH)
+        drafting = self._draft(
+            request, depth, 0, len(text), lambda row, _, drafted: self.sample(row, [*text, *drafted])
         )
-        assert self.request is not None
-        drafting = Drafting(min(self.request.n_max, MAX_DEPTH), 0, self.request.p_min, len(text), choose)
         branch = Branch(cache, chain.start, stem, opening.prob, opening.reach, drafting)
         self.branches.append(branch)
         return branch
@@ -182,7 +181,7 @@ class DraftWorker(SlotWorker[DraftSlot]):
         if request.credit:
             return self._ride_on(slot, request)
         slot.cache.rewind()
-        slot.drafting, slot.n_sent = slot.new_draft(request.n_max, request.n_min, request.p_min), 0
+        slot.drafting, slot.n_sent = slot.new_draft(request, request.n_max, request.n_min), 0
         return []
 
     def _ride_on(self, slot: DraftSlot, request: DraftRequest) -> list[Message]:
@@ -190,7 +189,7 @@ class DraftWorker(SlotWorker[DraftSlot]):
         n_max = max(request.credit - request.committed_len, 1)
         drafting, n_taken = self._go_on(slot)
         if drafting is None:
-            slot.drafting, slot.n_sent = slot.new_draft(n_max, 0, request.p_min), 0
+            slot.drafting, slot.n_sent = slot.new_draft(request, n_max, 0), 0
         else:
             slot.drafting = drafting.rest(n_taken, n_max, request.p_min)
             slot.n_sent = max(slot.n_sent - n_taken, 0)

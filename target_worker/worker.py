@@ -157,15 +157,20 @@ class TargetWorker(SlotWorker[TargetSlot]):
         if not work:
             return []
         spans = [span for _, span in work]
-        self._pad(spans)
+        n_rows = sum(len(span.tokens) for span in spans)
+        # No row of a prompt is in it.
+        is_verification = sum(span.n_outputs for span in spans) == n_rows
+        n_padded = self._pad(spans, n_rows) if is_verification else 0
         start = self._clock()
         try:
             output = self.engine.decode(spans)
         except EngineError as error:
             return [reply for slot, _ in work for reply in self.drop_rows(slot, error)]
         self._decode_us = elapsed_us = (self._clock() - start) // 1000
-        self._observe(spans, elapsed_us)
-        shared = _shared([span for _, span in work])
+        self.chunk.observe(n_rows + n_padded, elapsed_us)
+        if is_verification:
+            self._costs.add(n_rows + n_padded, elapsed_us / 1e6)
+        shared = Shared(len(spans), n_rows) if is_verification else MIXED
         replies: list[Message] = []
         row = 0
         for (slot, span), decoded in zip(work, spans, strict=True):
@@ -175,23 +180,19 @@ class TargetWorker(SlotWorker[TargetSlot]):
             replies += [*self._progress(slot), *self._advance(slot, span, rows, elapsed_us, shared)]
         return replies
 
-    def _pad(self, spans: list[Span]) -> None:
-        """Make the decode larger where that makes it shorter, by rows behind the last ones."""
-        if not all(_has_all_outputs(span) for span in spans) or self.engine.memory != "truncate":
-            return
-        n, last = sum(len(span.tokens) for span in spans), spans[-1]
-        most = min(self.engine.n_batch - n, self.engine.n_ctx - last.start - len(last.tokens))
-        n_added = n_padding(n, most, self._costs)
+    def _pad(self, spans: list[Span], n_rows: int) -> int:
+        """Make the decode larger where that makes it shorter, by rows behind the last ones; by how many."""
+        if self.engine.memory != "truncate":
+            return 0
+        last = spans[-1]
+        most = min(self.engine.n_batch - n_rows, self.engine.n_ctx - last.start - len(last.tokens))
+        n_added = n_padding(n_rows, most, self._costs)
         self._n_padded += n_added > 0
-        if n_added and self._n_padded % UNPADDED_EVERY:
-            tokens = [*last.tokens, *[last.tokens[-1]] * n_added]
-            spans[-1] = Span(last.seq, last.start, tokens, len(tokens))
-
-    def _observe(self, spans: Sequence[Span], elapsed_us: int) -> None:
-        n_rows = sum(len(span.tokens) for span in spans)
-        self.chunk.observe(n_rows, elapsed_us)
-        if all(map(_has_all_outputs, spans)):
-            self._costs.add(n_rows, elapsed_us / 1e6)
+        if not n_added or self._n_padded % UNPADDED_EVERY == 0:
+            return 0
+        tokens = [*last.tokens, *[last.tokens[-1]] * n_added]
+        spans[-1] = Span(last.seq, last.start, tokens, len(tokens))
+        return n_added
 
     def drop_rows(self, slot: TargetSlot, error: EngineError) -> list[Message]:
         """After a failed decode nothing in the slot's cache is trusted."""
@@ -287,12 +288,3 @@ class TargetWorker(SlotWorker[TargetSlot]):
             n_rows=shared.n_rows,
             logprobs=logprobs(slot.sampler, outcome, rows, slot.history.tokens, n_generated, piece, job.constraint),
         )
-
-
-def _has_all_outputs(span: Span) -> bool:
-    """No row of a prompt is in it."""
-    return span.n_outputs == len(span.tokens)
-
-
-def _shared(spans: Sequence[Span]) -> Shared:
-    return Shared(len(spans), sum(len(span.tokens) for span in spans)) if all(map(_has_all_outputs, spans)) else MIXED

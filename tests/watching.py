@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from coordinator.instructions import Send
 from coordinator.observer import Observer
+from coordinator.request import Request
 from coordinator.schedule import Schedule
 from coordinator.session import Session
 from outrider.wire.messages import Branch, DraftTokens, SessionMessage, Verdict, VerifyRequest
@@ -76,6 +78,9 @@ class Watched(Pair):
     def __init__(self, *engines: Any, observers: Sequence[Observer]) -> None:
         super().__init__(*engines)
         self.observers = observers
+
+    def run(self, request: Request, schedule: Schedule | None = None) -> Session:
+        return super().run(replace(request, report_probs=True), schedule)
 
     def run_watched(self, schedule: Schedule, **options: Any) -> Session:
         return self.run(make_request(**options), schedule)

@@ -75,6 +75,7 @@ SAMPLES: dict[str, m.Message] = {
             p_min=0.75,
             credit=0,
             n_branches=0,
+            with_probs=False,
         ),
         m.DraftTokens(
             *_IDS,
@@ -202,6 +203,8 @@ def _with_equal_lengths(cls: type[m.Message]) -> Any:
     """The two messages with parallel arrays get them at one length."""
 
     def draft(values: dict[str, Any]) -> dict[str, Any]:
+        if not values["probs"]:
+            return values | {"entropies": []}
         n = min(len(values[name]) for name in ("tokens", "probs", "entropies"))
         return values | {name: values[name][:n] for name in ("tokens", "probs", "entropies")}
 

@@ -25,7 +25,7 @@ from outrider.types import ModelFacts, VocabFacts
 EOS = 256
 N_PEAKS = 4
 _MASK = (1 << 64) - 1
-_N_BACKGROUNDS = 16
+_N_BACKGROUNDS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,9 @@ class ScriptedEngine(Engine):
         self._states = [[mix(self.script.seed)] for _ in range(n_seq + n_branches)]
         self._logits = np.empty((0, self.n_vocab), np.float32)  # the rows of the last decode
         rng = np.random.default_rng(self.script.seed)
-        self._backgrounds = rng.standard_normal((_N_BACKGROUNDS, self.n_vocab)).astype(np.float32)
+        self._noise = rng.standard_normal(
+            self.n_vocab + _N_BACKGROUNDS - 1, np.float32
+        )  # a background begins at each place
 
     def decode(self, spans: Sequence[Span]) -> Output:
         self._check(spans)
@@ -169,7 +171,8 @@ class ScriptedEngine(Engine):
 
     def _fill(self, row: NDArray[np.float32], state: int) -> None:
         """Noise, and a few tokens that stand out; where the script disagrees, the first two change places."""
-        row[:] = self._backgrounds[state % _N_BACKGROUNDS]
+        first = state % _N_BACKGROUNDS
+        row[:] = self._noise[first : first + self.n_vocab]
         peaks = [mix(state + k) % self.n_vocab for k in range(N_PEAKS)]
         peaks = [peak + (peak == EOS) for peak in peaks]
         if mix(state ^ 0xE05) % 100 < self.script.eos:

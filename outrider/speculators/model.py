@@ -5,7 +5,8 @@ The rules are llama.cpp's: always the most probable token; its probability among
 yields one; a draft shorter than `n_min` is dropped whole.
 
 A draft may also be given its own way to choose (`Drafting.choose`): with the noise of the target's sampler it often picks
-what the target will (`DraftSlot.choose`). `p_min` then looks at the token that was chosen.
+what the target will (`DraftSlot.choose`). `p_min` then looks at the token that was chosen. Where nobody reads the
+probabilities they are not computed: the ten best take several times as long to find as the best.
 
 Unlike llama.cpp nothing is evaluated twice: rows of accepted drafts stay, and only a wrong tail is given up.
 """
@@ -26,20 +27,24 @@ from outrider.speculators.topk import top_k
 
 N_CANDIDATES = 10
 
-#: (logits after the last token, ids of the ten best, position of the draft's first token, the draft so far) -> the next
-#: token of the draft.
-Choose = Callable[[NDArray[np.float32], Sequence[int], int, Sequence[int]], int]
+#: (logits after the last token, position of the draft's first token, the draft so far) -> the next token of the draft.
+Choose = Callable[[NDArray[np.float32], int, Sequence[int]], int]
 
 
 @dataclass(slots=True)
 class Drafting:
-    """A draft in the making. `draws[i]` are ids and probabilities of the ten best at draw i; a refused draw is the last."""
+    """A draft in the making. `draws[i]` are ids and probabilities of the ten best at draw i; a refused draw is the last.
+
+    Without `with_probs` there are no draws, probabilities and entropies, and `p_min` must be 0.
+    """
 
     n_max: int
     n_min: int
     p_min: float
     start: int = 0  # position of tokens[0]: the length of the committed text in front of it
-    choose: Choose | None = None  # None: always the most probable token
+    choose: Choose | None = None  # None: always the most probable token that is not in `never`
+    never: frozenset[int] = frozenset()
+    with_probs: bool = True
     tokens: list[int] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)  # nats, of the ten best
@@ -50,20 +55,35 @@ class Drafting:
 
     def take(self, row: NDArray[np.float32]) -> None:
         """One draw from the logits (float32 [n_vocab]) after the last token."""
+        if not self.with_probs:
+            self.tokens.append(self.choose(row, self.start, self.tokens) if self.choose else self._best(row))
+        elif not self._take_weighed(row):
+            self.finish()
+        if len(self.tokens) >= self.n_max:
+            self.finish()
+
+    def _take_weighed(self, row: NDArray[np.float32]) -> bool:
+        """False: the token is refused."""
         ids, probs = top_k(row, N_CANDIDATES)
         self.draws.append((ids, probs))
-        token, prob = ids[0], probs[0]
-        if self.choose is not None and (chosen := self.choose(row, ids, self.start, self.tokens)) != token:
-            prob *= math.exp(row.item(chosen) - row.item(token))
-            token = chosen
+        token, prob = self.choose(row, self.start, self.tokens) if self.choose else self._allowed(ids), probs[0]
+        if token != ids[0]:
+            prob *= math.exp(row.item(token) - row.item(ids[0]))
         if prob < self.p_min:
-            self.finish()
-            return
+            return False
         self.tokens.append(token)
         self.probs.append(prob)
         self.entropies.append(entropy(probs))
-        if len(self.tokens) >= self.n_max:
-            self.finish()
+        return True
+
+    def _best(self, row: NDArray[np.float32]) -> int:
+        token = int(row.argmax())
+        if token not in self.never and math.isfinite(row.item(token)):
+            return token
+        return self._allowed(top_k(row, N_CANDIDATES)[0])  # which knows what to do about nan, too
+
+    def _allowed(self, ids: Sequence[int]) -> int:
+        return next((token for token in ids if token not in self.never), ids[0])
 
     def n_taken(self, committed: Sequence[int]) -> int | None:
         """How many of the tokens the committed text has come to hold; None if it went another way, or beyond them."""
@@ -72,7 +92,7 @@ class Drafting:
 
     def rest(self, n_taken: int, n_max: int, p_min: float) -> Drafting:
         """The same draft behind its first `n_taken` tokens, with new limits. A draw that was refused is drawn again."""
-        rest = Drafting(n_max, 0, p_min, self.start + n_taken, self.choose)
+        rest = Drafting(n_max, 0, p_min, self.start + n_taken, self.choose, self.never, self.with_probs)
         rest.tokens, rest.probs = self.tokens[n_taken:], self.probs[n_taken:]
         rest.entropies, rest.draws = self.entropies[n_taken:], self.draws[n_taken : len(self.tokens)]
         if len(rest.tokens) >= n_max:

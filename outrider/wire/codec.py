@@ -18,7 +18,7 @@ import msgspec
 
 from outrider.errors import ProtocolError
 from outrider.types import MAX_TOKENS
-from outrider.wire.messages import AnyMessage, Message
+from outrider.wire.messages import AnyMessage, Begin, Message
 
 #: The longest message, in bytes: a context of MAX_TOKENS tokens takes 5 MiB.
 MAX_MESSAGE_BYTES = 8 << 20
@@ -30,6 +30,9 @@ _SMALL = 1 << 16
 
 #: Kept, for making its buffer costs as much as all the rest. Any thread may use it: it packs under the interpreter's lock.
 _packer = msgpack.Packer()  # type: ignore[attr-defined, no-untyped-call]
+
+#: They hold values that may be left out in Python (the sampler's settings), and not on the wire.
+_HAVE_DEFAULTS = (Begin,)
 
 _CLASSES: dict[int, type[Message]] = {cls.__struct_config__.tag: cls for cls in get_args(AnyMessage)}
 _MessageT = TypeVar("_MessageT", bound=Message)
@@ -53,8 +56,7 @@ def decode(data: bytes) -> Message:
     fields = _unpack(data)
     cls = _class_of(fields)
     message = _check(fields, cls)
-    # Values that have defaults (the sampler's settings) may be left out in Python, not on the wire.
-    if _builtins(message) != fields:
+    if cls in _HAVE_DEFAULTS and _builtins(message) != fields:
         raise ProtocolError(f"{cls.__name__}: fields are missing")
     return message
 

@@ -31,7 +31,7 @@ from outrider.types import (
     Tokens,
 )
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 #: A draft longer than this is a protocol error; `n_max` is bounded by it too.
 MAX_DRAFT = 512
@@ -164,6 +164,7 @@ class DraftRequest(Prefix, frozen=True, tag=12):
     p_min: Probability  # stop before a token whose probability (among the ten best) is below this
     credit: U32  # absolute position up to which the draft may ride on by itself; 0 in lockstep
     n_branches: Annotated[int, Meta(ge=0, le=MAX_BRANCHES)]  # at most so many branches off the chain; 0 in lockstep
+    with_probs: bool  # tell what the draft model thought of each token; told in any case where p_min is above 0
 
 
 class Branch(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -179,12 +180,12 @@ class Branch(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class DraftTokens(SessionMessage, frozen=True, tag=13):
-    """draft worker → coordinator. Drafted tokens, with what the draft model thought of each: of the chain, which goes on
-    where the message before ended, and of its branches, each told whole when it has grown."""
+    """draft worker → coordinator. Drafted tokens, and where that was asked for what the draft model thought of each: of the
+    chain, which goes on where the message before ended, and of its branches, each told whole when it has grown."""
 
     start: U32  # absolute position of tokens[0]
     tokens: Draft  # may be none
-    probs: Annotated[list[Probability], Meta(max_length=MAX_DRAFT)]  # of each token, among the ten best
+    probs: Annotated[list[Probability], Meta(max_length=MAX_DRAFT)]  # of each token, among the ten best, or none
     entropies: Annotated[list[Annotated[float, Meta(ge=0.0, le=3.0)]], Meta(max_length=MAX_DRAFT)]  # nats, same ten
     branches: Annotated[list[Branch], Meta(max_length=MAX_BRANCHES)]  # for the case that the target leaves the chain
     final: bool  # nothing more comes for this request
@@ -193,7 +194,7 @@ class DraftTokens(SessionMessage, frozen=True, tag=13):
     decode_us: Microseconds  # time inside Engine.decode
 
     def __post_init__(self) -> None:
-        if not len(self.tokens) == len(self.probs) == len(self.entropies):
+        if len(self.probs) != len(self.entropies) or len(self.probs) not in (0, len(self.tokens)):
             raise ValueError("`tokens`, `probs` and `entropies` differ in length")
 
 

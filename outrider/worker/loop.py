@@ -31,8 +31,10 @@ class Link(Protocol):
 
 def work(link: Link, worker: SlotWorker[Any], incarnation: int) -> None:
     """Serve until Shutdown. `incarnation` is that of the connection on which the worker reported Ready."""
+    wait_s = worker.wait_s()
     while True:
-        for message in link.receive(worker.patience_s() if worker.has_work() else None):
+        messages = link.receive(wait_s)
+        for message in messages:
             match message:
                 case Shutdown():
                     log.info("told to end: %s", message.reason)
@@ -48,9 +50,12 @@ def work(link: Link, worker: SlotWorker[Any], incarnation: int) -> None:
                 case _:
                     send_all(link, worker.handle(message))
             link.report(worker.n_waiting())
-        if worker.has_work() and not worker.patience_s():
+        if messages or wait_s:
+            wait_s = worker.wait_s()
+        if wait_s == 0:
             send_all(link, worker.step())
             link.report(worker.n_waiting())
+            wait_s = worker.wait_s()
 
 
 def send_all(link: Link, replies: Sequence[Message]) -> None:

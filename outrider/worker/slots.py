@@ -76,6 +76,10 @@ class SlotWorker(ABC, Generic[SlotT]):
         """How long the next step should wait for messages although there is work."""
         return 0.0
 
+    def wait_s(self) -> float | None:
+        """How long to wait for messages before the next step. None: for ever, there is none to do."""
+        return self.patience_s() if self.has_work() else None
+
     def has_work(self) -> bool:
         return any(self.n_missing(slot) for slot in self.bound_slots())
 

@@ -41,7 +41,7 @@ class Alone:
         return self._ask(self.verify_request(text, draft), Verdict)
 
     def draft(self, text: Sequence[int], n_max: int) -> DraftTokens:
-        return self._ask(DraftRequest(*self._prefix(text), n_max, 0, 0.0, 0, 0), DraftTokens)
+        return self._ask(DraftRequest(*self._prefix(text), n_max, 0, 0.0, 0, 0, True), DraftTokens)
 
     def rollback(self, text: Sequence[int]) -> None:
         assert self.worker.handle(Rollback(*self._prefix(text))) == []

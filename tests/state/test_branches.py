@@ -37,7 +37,7 @@ def begin(temp: float = 0.0) -> Begin:
 
 
 def ride(text: list[int], credit: int, n_branches: int, epoch: int = 0, n_max: int = 4) -> DraftRequest:
-    return DraftRequest(1, 1, 1, epoch, len(text), History(text).hash, 0, text, n_max, 0, 0.0, credit, n_branches)
+    return DraftRequest(1, 1, 1, epoch, len(text), History(text).hash, 0, text, n_max, 0, 0.0, credit, n_branches, True)
 
 
 def run(worker: DraftWorker, request: DraftRequest) -> list[DraftTokens]:

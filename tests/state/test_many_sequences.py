@@ -97,7 +97,7 @@ class Workers(RuleBasedStateMachine):
         if talk.kind == "target":
             talk.waiting = VerifyRequest(*prefix, talk.draft, 0, False)
         else:
-            talk.waiting = DraftRequest(*prefix, n_max, 0, 0.0, 0, 0)
+            talk.waiting = DraftRequest(*prefix, n_max, 0, 0.0, 0, 0, True)
         self.take(self.workers[talk.kind].handle(talk.waiting))
         self.step(talk.kind, n_steps)
 
@@ -193,7 +193,7 @@ def test_a_new_text_makes_the_request_before_it_void() -> None:
         if isinstance(worker, TargetWorker):
             worker.handle(alone.verify_request(text, list(b"xyz")))
         else:
-            worker.handle(DraftRequest(*alone._prefix(text), 3, 0, 0.0, 0, 0))
+            worker.handle(DraftRequest(*alone._prefix(text), 3, 0, 0.0, 0, 0, True))
         assert worker.step() == []
         assert worker.n_waiting() == 1
         alone.rollback(text[:6])

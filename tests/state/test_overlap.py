@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -325,6 +326,19 @@ def test_branches_outlive_the_commit_of_what_is_before_them() -> None:
     assert ahead.commit([1, 2]) == "chain"
     assert ahead.commit([5]) == "branch"
     assert ahead.tokens == [6]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_draft_that_tells_no_probabilities_is_not_taken(schedule: Callable[[], Overlap]) -> None:
+    """Whatever a worker leaves out, the text goes on."""
+    pair, request = Pair(scripted(), scripted()), make_request(n_predict=40)
+    pair.filter = lambda role, message: [
+        msgspec.structs.replace(message, with_probs=False) if isinstance(message, DraftRequest) else message
+    ]
+    session = pair.run(request, schedule())
+    assert session.generated == plain(scripted(), request).generated
+    assert any(isinstance(message, DraftRequest) and message.with_probs for _, message in pair.sent)
+    assert session.counts.draft_n == 0
 
 
 @pytest.mark.parametrize(("p_min", "drafts"), [(0.0, True), (0.999, False)])

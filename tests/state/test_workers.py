@@ -13,6 +13,7 @@ from outrider.wire.messages import (
     Accept,
     Begin,
     DraftRequest,
+    DraftTokens,
     End,
     Failure,
     Measure,
@@ -83,7 +84,7 @@ def target() -> TargetWorker:
         (verify(TOKENS, draft=[300]), "bad_request"),
         (verify([1] * 70), "context_full"),
         (verify([1] * 62, draft=[1] * 4), "context_full"),
-        (DraftRequest(*prefix(TOKENS), 3, 0, 0.0, 0, 0), "bad_request"),  # not a draft worker
+        (DraftRequest(*prefix(TOKENS), 3, 0, 0.0, 0, 0, True), "bad_request"),  # not a draft worker
     ],
 )
 def test_what_cannot_be_served_is_said_and_the_next_request_works(
@@ -160,12 +161,24 @@ def test_a_draft_measures_between_sessions_and_not_within_one() -> None:
     assert all(time.us > 0 for time in idle.facts.row_times)
 
     worker.handle(begin())
-    worker.handle(DraftRequest(*prefix(TOKENS), 3, 0, 0.0, 0, 0))
+    worker.handle(DraftRequest(*prefix(TOKENS), 3, 0, 0.0, 0, 0, True))
     (after,) = run(worker)
     fresh = DraftWorker(scripted(), ticking())
     fresh.handle(begin())
-    fresh.handle(DraftRequest(*prefix(TOKENS), 3, 0, 0.0, 0, 0))
+    fresh.handle(DraftRequest(*prefix(TOKENS), 3, 0, 0.0, 0, 0, True))
     assert [after] == run(fresh)
+
+
+@pytest.mark.parametrize(("p_min", "with_probs", "told"), [(0.0, False, 0), (0.01, False, 3), (0.0, True, 3)])
+def test_a_draft_tells_probabilities_where_they_are_asked_for_or_needed(
+    p_min: float, with_probs: bool, told: int
+) -> None:
+    worker = DraftWorker(scripted())
+    worker.handle(begin())
+    worker.handle(DraftRequest(*prefix(TOKENS), 3, 0, p_min, 0, 0, with_probs))
+    (reply,) = run(worker)
+    assert isinstance(reply, DraftTokens)
+    assert (len(reply.tokens), len(reply.probs), len(reply.entropies)) == (3, told, told)
 
 
 def test_a_draft_that_cannot_measure_is_ready_all_the_same() -> None:
@@ -191,7 +204,7 @@ def riding(n_branches: int = 0, sessions: int = 1) -> tuple[DraftWorker, list[in
     for session in range(7, 7 + sessions):
         ids = (1, session, 1, 0)
         worker.handle(begin(session))
-        worker.handle(DraftRequest(*ids, 3, extend(EMPTY, TOKENS), 0, TOKENS, 8, 0, 0.0, 10, n_branches))
+        worker.handle(DraftRequest(*ids, 3, extend(EMPTY, TOKENS), 0, TOKENS, 8, 0, 0.0, 10, n_branches, True))
     worker.step()
     worker.step()
     return worker, now

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
+import msgspec.inspect as mi
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -105,6 +106,22 @@ def test_a_missing_or_extra_field_is_refused(name: str) -> None:
 def test_settings_of_the_sampler_have_no_defaults_on_the_wire(n_fields: int) -> None:
     array = as_array(SAMPLES["Begin"])
     assert "fields are missing" in refused(pack(replaced(array, (6,), array[6][:n_fields])))
+
+
+def test_no_other_message_has_defaults() -> None:
+    """Those that have are looked at once more when they are read."""
+
+    def has_defaults(info: mi.Type) -> bool:
+        match info:
+            case mi.StructType(fields=fields):
+                return any(not field.required or has_defaults(field.type) for field in fields)
+            case mi.ListType(item_type=item_type):
+                return has_defaults(item_type)
+            case mi.UnionType(types=types):
+                return any(map(has_defaults, types))
+        return False
+
+    assert [cls for cls in get_args(m.AnyMessage) if has_defaults(mi.type_info(cls))] == [m.Begin]
 
 
 @pytest.mark.parametrize("tag", [0, 6, 19, 127, 128, -1, 2**64 - 1, True, 1.0, "1", b"\x01", None, [1]])
@@ -208,9 +225,9 @@ def test_floats_are_finite(name: str, value: float) -> None:
         (m.VocabBlock(1, 2, 3, [b"x" * 65537]), "texts"),
         (m.Process(1, 2, 3, 4, 5, 6, 7, [2**31]), "tail"),
         (m.Process(1, 2, 3, 4, 5, 6, 7, [-1]), "tail"),
-        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], 0, 0, 0.5, 0, 0), "n_max"),
-        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], m.MAX_DRAFT + 1, 0, 0.5, 0, 0), "n_max"),
-        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], 3, 0, 1.5, 0, 0), "p_min"),
+        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], 0, 0, 0.5, 0, 0, True), "n_max"),
+        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], m.MAX_DRAFT + 1, 0, 0.5, 0, 0, True), "n_max"),
+        (m.DraftRequest(1, 2, 3, 4, 5, 6, 7, [1], 3, 0, 1.5, 0, 0, True), "p_min"),
         (m.VerifyRequest(1, 2, 3, 4, 5, 6, 7, [1], [1] * (m.MAX_DRAFT + 1), 0, False), "draft"),
         (m.Accept(1, 2, 3, 4, 5, 2**16, True), "n_accepted"),
         (m.Failure(1, 2, 3, 4, 5, 0, "engine", "x" * 4097), "reason"),

@@ -12,12 +12,14 @@ from coordinator.questions import MAX_OPEN
 from coordinator.request import Request
 from coordinator.schedule import Lockstep
 from coordinator.service import Limits, Service
+from coordinator.trace import Trace
 from outrider.errors import BusyError, OutriderError, RequestError
 from outrider.speculators.chain import Chain
 from outrider.types import LogitBias, RowTime, SamplingParams, WorkerRole
 from outrider.wire.loopback import LoopbackDealer, Network
 from outrider.wire.messages import (
     PROTOCOL_VERSION,
+    DraftRequest,
     Failure,
     Hello,
     Measure,
@@ -93,6 +95,16 @@ def test_a_request_that_fits_no_message_ends_alone(network: Network, service: Se
     assert not good
     assert [type(message) for message in received(target)].count(VerifyRequest) == 1
     assert list(service.live) == [1]
+
+
+@pytest.mark.parametrize("observer", [None, Trace()])
+def test_who_watches_sees_the_probabilities_of_drafts(network: Network, observer: Trace | None) -> None:
+    """In lockstep nobody else reads them."""
+    service = Service(network.router(), NAMES, Lockstep(), keep_target=True, observer=observer)
+    _, draft = connect(network, service), connect(network, service, "draft")
+    submit(service, make_request())
+    (request,) = [message for message in received(draft) if isinstance(message, DraftRequest)]
+    assert request.with_probs is (observer is not None)
 
 
 def test_a_question_that_fits_no_message_fails_alone(network: Network, service: Service) -> None:
