@@ -146,7 +146,11 @@ class _Cursor:
             return
         n_back, forward = _way(self.at, state)
         self._mask = None
-        if n_back and not self._matcher.rollback(n_back):
+        if n_back and self._matcher.rollback(n_back):
+            # The library keeps the last mask, and may take it for that of another text once that is as far. A mask of what
+            # both have in common cannot be wrong for either.
+            self._matcher.compute_bitmask()
+        elif n_back:
             self._restart()
             forward = [step.token for step in state._path()]
         self._matcher.consume_tokens(forward)

@@ -201,6 +201,17 @@ def test_a_state_equals_a_fresh_one_fed_its_text(seed: int, kind: str, data: st.
         assert (visited.mask() == fresh.mask()).all()
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [('{"a" :\n ', '{"a":-0\n '), ('{"a":-0\n ', '{"a" :\n '), ('{"a": ', '{"a":1 '), ('{"a":1 ', '{"a" : ')],
+)
+def test_a_mask_is_not_that_of_another_text_which_is_as_far(one: str, other: str) -> None:
+    """llguidance keeps its last mask beyond a rollback."""
+    state = grammar(SCHEMA, "json_schema").follow(ids(one))
+    state.mask()
+    assert allowed(state.follow(ids(other))) == allowed(grammar(SCHEMA, "json_schema").follow(ids(other)))
+
+
 def test_follow_reads_only_what_is_new() -> None:
     start = grammar("root ::= [a-z]+")
     state = start.follow(ids("abcdef"))
