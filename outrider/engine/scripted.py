@@ -134,9 +134,8 @@ class ScriptedEngine(Engine):
         self._states = [[mix(self.script.seed)] for _ in range(n_seq + n_branches)]
         self._logits = np.empty((0, self.n_vocab), np.float32)  # the rows of the last decode
         rng = np.random.default_rng(self.script.seed)
-        self._noise = rng.standard_normal(
-            self.n_vocab + _N_BACKGROUNDS - 1, np.float32
-        )  # a background begins at each place
+        # A background begins at each of the first places: many of them, and little memory to go through.
+        self._noise = rng.standard_normal(self.n_vocab + _N_BACKGROUNDS - 1, np.float32)
 
     def decode(self, spans: Sequence[Span]) -> Output:
         self._check(spans)
