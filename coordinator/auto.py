@@ -1,7 +1,7 @@
 """The `auto` schedule: off, lockstep or overlap, and how long a draft, chosen round by round from what was measured.
 
 The value of a choice is its *goodput*: committed tokens per second of wall time, never the acceptance alone. It is
-predicted from the measured costs and corrected by what the mode really brought; a change must promise more than
+predicted from the measured costs and corrected by what the mode really brought; most changes must promise more than
 `HYSTERESIS`. While drafting is off one short draft in `PROBE_EVERY` rounds shows whether it would pay again.
 """
 
@@ -27,7 +27,8 @@ from outrider.wire.messages import Verdict, VerifyRequest
 Mode = Literal["off", "lockstep", "overlap"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-#: A change must promise so much more than what there is.
+#: A change must promise so much more than what there is; but on processors of their own the workers go over from lockstep
+#: to overlap for any gain: what they lose by it they get back at once.
 HYSTERESIS = 1.03
 #: Rounds without a draft between two that look whether drafting would pay.
 PROBE_EVERY = 32
@@ -165,14 +166,14 @@ class Record:
 class Chooser:
     """What was chosen, what it brought, and what to choose next. Pure; one per coordinator, shared by its sessions."""
 
-    def __init__(self, costs: Costs, probe_every: int = PROBE_EVERY) -> None:
-        self.costs = costs
+    def __init__(self, costs: Costs, apart: bool = False) -> None:
+        self.costs, self._apart = costs, apart
         self.choice: Choice = OFF
         #: By load: what a mode brings to one session says little of what it brings to several.
         self._by_load: dict[int, dict[Mode, Record]] = {}
         self._round = self._probed_at = 0
         self._looked_at = self._looked_load = 0
-        self._first_probe = self._probe_every = probe_every
+        self._first_probe = self._probe_every = PROBE_EVERY if apart else PROBE_EVERY_SHARED
 
     @property
     def _records(self) -> dict[Mode, Record]:
@@ -228,7 +229,10 @@ class Chooser:
             return PROBE
         of_modes = {mode: self.best_of(mode, n_max, outlook) for mode in self._records}
         best, current = max(of_modes.values(), key=lambda found: found[1]), of_modes[self.choice.mode]
-        return best[0] if best[1] > HYSTERESIS * current[1] else current[0]
+        return best[0] if best[1] > self._margin(best[0].mode) * current[1] else current[0]
+
+    def _margin(self, mode: Mode) -> float:
+        return 1.0 if self._apart and (self.choice.mode, mode) == ("lockstep", "overlap") else HYSTERESIS
 
     def best_of(self, mode: Mode, n_max: int, outlook: Outlook) -> tuple[Choice, float]:
         """The best choice of a mode, and its value."""
@@ -300,7 +304,7 @@ class Auto(Overlap):
         super().__init__(n_branches)
         self.name, self.apart = "auto", apart
         self.costs = Costs(SLOWDOWN_APART if apart else SLOWDOWN_SHARED)
-        self.chooser = Chooser(self.costs, PROBE_EVERY if apart else PROBE_EVERY_SHARED)
+        self.chooser = Chooser(self.costs, apart)
 
 
 class AutoSession(OverlapSession):

@@ -102,7 +102,8 @@ class Costs:
         self._step = {False: Average(), True: Average()}
         self._quickest_step: float | None = None
         self._expected_slowdown = expected_slowdown
-        #: How much longer verifications take beside a draft at work; None until both were measured, with as many rows.
+        #: How much longer verifications take beside a draft at work; None until one was measured, and alone some with fewer
+        #: rows and some with more.
         self.slowdown: float | None = None
         self.round_trip = Average()  # of a draft request, beside the drafting
         self.target_trip = Lowest()  # of a verification, beside the decode
@@ -135,10 +136,10 @@ class Costs:
 
     def verify_s(self, n_rows: int, busy: bool = False) -> float | None:
         """Of a decode on the target in which a session has `n_rows`, and others that share it as many each; None if nothing
-        was measured. From what was measured this way, or the other way where that reaches further."""
+        was measured. From what was measured this way, or the other way where that comes nearer."""
         n_rows = round(n_rows * self._n_sharing)
         own, other = self._verify[busy], self._verify[not busy]
-        far = not own.rows or (n_rows > own.rows[-1] and other.rows and other.rows[-1] > own.rows[-1])
+        far = other.gap(n_rows) < own.gap(n_rows)
         return self._other_way(other.seconds(n_rows), busy) if far else own.seconds(n_rows)
 
     def step_s(self, busy: bool = False, *, hopeful: bool = False) -> float | None:
@@ -156,7 +157,7 @@ class Costs:
 
     def _slowdown(self) -> float | None:
         alone, beside = self._verify[False], self._verify[True]
-        pairs = [(beside.seconds(n), alone.seconds(n)) for n in beside.rows if n in alone.rows]
+        pairs = [(beside.seconds(n), alone.seconds(n)) for n in beside.rows if not alone.gap(n)]
         ratios = [busy_s / alone_s for busy_s, alone_s in pairs if busy_s and alone_s]
         return sum(ratios) / len(ratios) if ratios else None
 

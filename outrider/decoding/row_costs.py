@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect, insort
 from collections.abc import Sequence
 
@@ -48,6 +49,10 @@ class RowCosts:
         i = bisect(rows, n_rows)
         below, above = rows[i - 1], rows[i]
         return self._of(below) + (n_rows - below) * self._slope(below, above)
+
+    def gap(self, n_rows: int) -> float:
+        """How many rows are between this number and those that were measured; 0 within them, inf if nothing was."""
+        return max(self.rows[0] - n_rows, n_rows - self.rows[-1], 0) if self.rows else math.inf
 
     def _next_row_s(self) -> float:
         """What a row costs beyond those that were measured."""

@@ -12,6 +12,7 @@ from coordinator.auto import (
     LONGEST_TRIP_S,
     LOOK_EVERY,
     PROBE_EVERY,
+    PROBE_EVERY_SHARED,
     RARELY,
     Auto,
     AutoSession,
@@ -58,6 +59,19 @@ def test_costs_beside_a_working_draft_are_kept_apart() -> None:
     assert (costs.step_s(), costs.step_s(busy=True)) == (0.002, 0.003)
 
 
+def test_a_long_verification_tells_nothing_of_how_the_costs_rise_to_it() -> None:
+    """A first round of seven rows beside a draft: fewer rows were measured alone, and that is what they cost."""
+    costs = known({1: 40.0, 2: 54.0, 4: 82.0, 8: 138.0}, 2.0)
+    costs.verified(7, 0.124, busy=True)
+    assert costs.slowdown == pytest.approx(1.0)
+    assert [costs.verify_s(n, busy=True) for n in (1, 2, 4, 7, 8)] == pytest.approx([0.04, 0.054, 0.082, 0.124, 0.138])
+    costs.verified(1, 0.08, busy=True)
+    costs.verified(7, 0.248, busy=True)
+    assert costs.slowdown is not None
+    assert costs.slowdown > 1.2
+    assert costs.verify_s(16, busy=True) > 1.2 * 0.138  # type: ignore[operator]
+
+
 def test_sessions_that_share_a_decode_pay_for_the_rows_of_all() -> None:
     costs = known({1: 40.0, 4: 50.0, 8: 60.0}, 2.0)
     for _ in range(20):
@@ -91,7 +105,7 @@ def test_several_sessions_on_shared_processors_are_not_drafted_for_where_one_is(
 
 
 def test_probes_in_vain_become_rare() -> None:
-    chooser = Chooser(known(FLAT, 15.0, slowdown=2.0))
+    chooser = Chooser(known(FLAT, 15.0, slowdown=2.0), apart=True)
     probes = [n for n in range(1, 700) if chooser.next(8, Outlook(0.3)).probe]
     assert [later - earlier for earlier, later in pairwise(probes)] == [
         2 * PROBE_EVERY,
@@ -100,7 +114,7 @@ def test_probes_in_vain_become_rare() -> None:
 
 
 def test_what_would_not_even_pay_if_all_were_right_is_hardly_ever_looked_at() -> None:
-    chooser = Chooser(known(STEEP, 10.0, slowdown=2.0))
+    chooser = Chooser(known(STEEP, 10.0, slowdown=2.0), apart=True)
     assert [n for n in range(1, 700) if chooser.next(8, Outlook(0.3)).probe] == [RARELY * PROBE_EVERY]
 
 
@@ -108,8 +122,8 @@ def test_a_draft_that_was_slow_for_a_while_is_looked_at_as_soon_as_a_poor_one() 
     costs = known(FLAT, 5.0)
     for _ in range(50):
         costs.drafted(0.2)
-    assert [n for n in range(1, 50) if Chooser(costs).next(8, Outlook(0.8)).mode != "off"] == []
-    chooser = Chooser(costs)
+    assert [n for n in range(1, 50) if Chooser(costs, apart=True).next(8, Outlook(0.8)).mode != "off"] == []
+    chooser = Chooser(costs, apart=True)
     assert [n for n in range(1, 50) if chooser.next(8, Outlook(0.8)).probe] == [PROBE_EVERY]
 
 
@@ -238,9 +252,9 @@ def test_the_choice_follows_the_costs(costs: Costs, acceptance: float, mode: str
 
 def test_drafting_that_does_not_pay_is_probed_rarely_and_comes_back() -> None:
     chooser = Chooser(known(FLAT, 4.0, slowdown=2.0))
-    modes = [chooser.next(4, Outlook(0.05)).mode for _ in range(200)]
-    assert 0 < 200 - modes.count("off") <= 8
-    assert chooser.next(4, Outlook(0.9)).mode == "lockstep"
+    choices = [chooser.next(4, Outlook(0.05)) for _ in range(3 * PROBE_EVERY_SHARED)]
+    assert [choice.probe for choice in choices if choice.mode != "off"] == [True, True]
+    assert [chooser.next(4, Outlook(0.9)).mode for _ in range(LOOK_EVERY)][-1] == "lockstep"
 
 
 def test_what_a_choice_brought_counts_more_than_what_it_promised() -> None:
@@ -250,6 +264,24 @@ def test_what_a_choice_brought_counts_more_than_what_it_promised() -> None:
         choice = chooser.next(4, outlook)
         chooser.brought(choice, 1, 0.040 if choice.mode == "off" else 0.400)
     assert chooser.counts["off"] > 60
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_workers_apart_go_over_to_overlap_for_any_gain(apart: bool) -> None:
+    """On shared processors there is a margin both ways."""
+    costs, outlook = known(STEEP, 2.0), Outlook(0.8)
+    chooser = Chooser(costs, apart)
+    (lockstep, _), (overlap, promised) = (chooser.best_of(mode, 8, outlook) for mode in ("lockstep", "overlap"))
+
+    def bring(choice: Choice, per_second: float) -> None:
+        chooser.brought(choice, round(2000 * per_second), 2000.0)
+
+    bring(lockstep, 1.5 * promised)
+    assert chooser.next(8, outlook).mode == "lockstep"
+    bring(overlap, 1.515 * promised)
+    assert chooser.next(8, outlook).mode == ("overlap" if apart else "lockstep")
+    bring(lockstep, 1.53 * promised)
+    assert chooser.next(8, outlook).mode == ("overlap" if apart else "lockstep")
 
 
 def test_prediction_matches_the_formulas() -> None:
@@ -276,6 +308,6 @@ def test_no_draft_is_made_where_not_even_free_ones_would_pay() -> None:
         costs.verified(n, seconds)
     chooser = Chooser(costs)
     assert chooser.rests(3, Outlook(0.8))
-    choices = [chooser.next(3, Outlook(0.8)) for _ in range(33)]
-    assert [choice.mode for choice in choices if not choice.probe] == ["off"] * 32
+    choices = [chooser.next(3, Outlook(0.8)) for _ in range(PROBE_EVERY_SHARED + 1)]
+    assert [choice.mode for choice in choices if not choice.probe] == ["off"] * PROBE_EVERY_SHARED
     assert choices[-2].probe or choices[-1].probe  # to look at it all the same
