@@ -2,7 +2,7 @@
 
     python bench/link.py -m TARGET.gguf -md DRAFT.gguf [--engine llama] [--cpus 0] [--cpus-draft 1]
     python bench/link.py --simulated
-                         [--round-trips 0,5,20,50,100] [--jitter 0.1] [-n 120] [--repeat 3] [--n-max 10] [--prompt code]
+                         [--round-trips 0,5,20,50,100] [--jitter 0.1] [-n 96] [--repeat 3] [--n-max 10] [--prompt code]
                          [--schedules plain,lockstep,overlap,branches,auto] [--json FILE] [--check]
 
 The draft worker connects by tcp with CURVE keys through `link_proxy.py`, which delays both ways; the target is near the
@@ -174,7 +174,7 @@ def main() -> int:
     parser.add_argument("--cpus-draft", default="1")
     parser.add_argument("--round-trips", default="0,5,20,50,100")
     parser.add_argument("--jitter", type=float, default=0.1)
-    parser.add_argument("-n", type=int, default=120)
+    parser.add_argument("-n", type=int, default=96)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--n-max", type=int, default=10)
     parser.add_argument("--prompt", choices=PROMPTS, default="code")
