@@ -106,6 +106,7 @@ class World:
 
     def on_reply(self, message: Message) -> None:
         self.do(self.session.handle(message, self.now))
+        self.session.prepare()
 
     def on_delivery(self, sent: tuple[str, Message]) -> None:
         role, message = sent

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -19,7 +20,7 @@ from coordinator.instructions import Command
 from coordinator.overlap import FIRST_WAIT_S, LOOKAHEAD_ROUNDS, Overlap, OverlapSession
 from coordinator.request import Request
 from coordinator.schedule import Schedule
-from coordinator.session import Session
+from coordinator.session import Phase, Session
 from coordinator.waiting import expected_tokens
 from outrider.speculators.chain import Chain
 from outrider.wire.messages import Verdict, VerifyRequest
@@ -170,7 +171,7 @@ class Chooser:
         self.costs, self._apart = costs, apart
         self.choice: Choice = OFF
         #: By load: what a mode brings to one session says little of what it brings to several.
-        self._by_load: dict[int, dict[Mode, Record]] = {}
+        self._by_load: defaultdict[int, dict[Mode, Record]] = defaultdict(lambda: {mode: Record() for mode in MODES})
         self._round = self._probed_at = 0
         self._looked_at = self._looked_load = 0
         self._first_probe = self._probe_every = PROBE_EVERY if apart else PROBE_EVERY_SHARED
@@ -178,7 +179,7 @@ class Chooser:
     @property
     def _records(self) -> dict[Mode, Record]:
         """Of the load at present."""
-        return self._by_load.setdefault(self.costs.load, {mode: Record() for mode in MODES})
+        return self._by_load[self.costs.load]
 
     @property
     def counts(self) -> dict[Mode, int]:
@@ -189,12 +190,16 @@ class Chooser:
         """Is it best to draft nothing for a session that begins now?"""
         return self._best(n_max, outlook).mode == "off"
 
-    def next(self, n_max: int, outlook: Outlook) -> Choice:
-        """The choice for the next round, with drafts of at most `n_max`."""
+    def foresee(self, n_max: int, outlook: Outlook) -> Choice | None:
+        """What `next` would choose now; None: it would not look."""
+        return None if self._is_settled_in(self._round + 1) else self._best(n_max, outlook)
+
+    def next(self, n_max: int, outlook: Outlook, foreseen: Choice | None = None) -> Choice:
+        """The choice for the next round, with drafts of at most `n_max`. foreseen: what `foresee` said a moment ago."""
         self._round += 1
         for record in self._records.values():
             record.forget_if_old(self._round, self.costs.load)
-        choice = OFF if self._is_settled else self._look(n_max, outlook)
+        choice = OFF if self._is_settled_in(self._round) else self._look(n_max, outlook, foreseen)
         if choice.probe:
             self._probed_at = self._round
             self._probe_every = min(2 * self._probe_every, LONGEST_PROBE * self._first_probe)
@@ -210,15 +215,14 @@ class Chooser:
         record.last_round = self._round
         return choice
 
-    @property
-    def _is_settled(self) -> bool:
+    def _is_settled_in(self, round_: int) -> bool:
         """Off it was a moment ago, nothing has changed, and no probe is due."""
-        is_new = self._round - self._looked_at < LOOK_EVERY and self.costs.load == self._looked_load
+        is_new = round_ - self._looked_at < LOOK_EVERY and self.costs.load == self._looked_load
         return is_new and self.choice.mode == "off" and self._n_undrafted % self._probe_patience > 0
 
-    def _look(self, n_max: int, outlook: Outlook) -> Choice:
+    def _look(self, n_max: int, outlook: Outlook, foreseen: Choice | None) -> Choice:
         self._looked_at, self._looked_load = self._round, self.costs.load
-        return self._best(n_max, outlook)
+        return foreseen if foreseen is not None and foreseen.n <= n_max else self._best(n_max, outlook)
 
     def _best(self, n_max: int, outlook: Outlook) -> Choice:
         if n_max <= 0:
@@ -316,6 +320,7 @@ class AutoSession(OverlapSession):
         self._schedule_branches, self._apart = schedule.n_branches, schedule.apart
         self._lead = LOOKAHEAD_ROUNDS * (request.speculation.n_max + 1)
         self._choice, self._chose = OFF, False
+        self._foreseen: Choice | None = None  # for the next round
         self._went_on = False  # the target was told not to wait for the next request: it has no draft
 
     def _start_round(self, now: float) -> list[Command]:
@@ -328,15 +333,27 @@ class AutoSession(OverlapSession):
             else:
                 self._reach, self._n_branches = 0 if self._chooser.rests(n_max, self._outlook) else n_max, 0
         else:
-            budget = min(n_max, self._draft_budget()) if self._can_draft() else 0
+            budget = self._budget()
             # Who cannot draft says nothing of what drafting is worth.
             self._chose = budget > 0
-            self._choice = self._chooser.next(budget, self._outlook) if self._chose else OFF
+            self._choice = self._chooser.next(budget, self._outlook, self._foreseen) if self._chose else OFF
+            self._foreseen = None
             ahead = self._choice.mode == "overlap" and not self._choice.probe
             # Each round takes what is there and worth its rows; the choice is about what is drafted now.
             self._reach = self._lead if ahead else self._choice.n
             self._n_branches = self._schedule_branches if ahead else 0
         return super()._start_round(now)
+
+    def prepare(self) -> None:
+        """To look at all choices takes as long as some milliseconds of a quick pair are worth: the next is made ahead."""
+        is_due = self.phase is Phase.VERIFYING and self._prepared_for != self.round
+        super().prepare()
+        budget = self._budget() if is_due and self.n_generated > 0 else 0
+        if budget > 0:
+            self._foreseen = self._chooser.foresee(budget, self._outlook)
+
+    def _budget(self) -> int:
+        return min(self.request.speculation.n_max, self._draft_budget()) if self._can_draft() else 0
 
     def _can_draft(self) -> bool:
         wanted = self.request.speculation.uses_draft

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from coordinator.busy import Busy
 from outrider.averages import Average, Lowest
 from outrider.decoding.row_costs import MAX_PADDING, RowCosts
@@ -17,6 +15,8 @@ from outrider.types import RowTime, WorkerRole
 
 #: How much old outcomes count when a new one comes.
 FORGET = 0.99
+#: Sums grow up to here before they are scaled down.
+LARGEST_UNIT = 1e9
 N_BINS = 10
 #: Strength of the belief that a probability means what it says, in outcomes.
 PRIOR = 4.0
@@ -30,19 +30,22 @@ class Calibration:
     """How often a drafted token is accepted, by the probability that the draft model gave it."""
 
     def __init__(self) -> None:
-        self._accepted = np.zeros(N_BINS)
-        self._seen = np.zeros(N_BINS)
+        self._accepted, self._seen = [0.0] * N_BINS, [0.0] * N_BINS
+        self._unit = 1.0  # what an outcome of now weighs: instead of the old ones fading, the new ones grow
 
     def add(self, prob: float, accepted: bool) -> None:
-        self._accepted *= FORGET
-        self._seen *= FORGET
-        self._accepted[_bin(prob)] += accepted
-        self._seen[_bin(prob)] += 1
+        i = _bin(prob)
+        self._unit /= FORGET
+        self._seen[i] += self._unit
+        self._accepted[i] += self._unit * accepted
+        if self._unit > LARGEST_UNIT:
+            self._accepted, self._seen = ([n / self._unit for n in bins] for bins in (self._accepted, self._seen))
+            self._unit = 1.0
 
     def accept_prob(self, prob: float) -> float:
         """Probability in [0, 1] that a token of this probability is accepted, given that all before it were."""
-        i = _bin(prob)
-        return float((self._accepted[i] + PRIOR * prob) / (self._seen[i] + PRIOR))
+        i, prior = _bin(prob), PRIOR * self._unit
+        return (self._accepted[i] + prior * prob) / (self._seen[i] + prior)
 
     def survival(self, probs: Sequence[float]) -> list[float]:
         """Probability for each token that it and all before it are accepted."""
@@ -102,9 +105,6 @@ class Costs:
         self._step = {False: Average(), True: Average()}
         self._quickest_step: float | None = None
         self._expected_slowdown = expected_slowdown
-        #: How much longer verifications take beside a draft at work; None until one was measured, and alone some with fewer
-        #: rows and some with more.
-        self.slowdown: float | None = None
         self.round_trip = Average()  # of a draft request, beside the drafting
         self.target_trip = Lowest()  # of a verification, beside the decode
         self.n_live = 0  # sessions that run
@@ -117,7 +117,6 @@ class Costs:
         """A decode of `n_rows`, of so many sessions together."""
         self._verify[busy].add(n_rows, decode_s)
         self._n_sessions.add(n_sessions)
-        self.slowdown = self._slowdown()
 
     def drafted(self, step_s: float, busy: bool = False) -> None:
         """A token was drafted."""
@@ -139,7 +138,8 @@ class Costs:
         was measured. From what was measured this way, or the other way where that comes nearer."""
         n_rows = round(n_rows * self._n_sharing)
         own, other = self._verify[busy], self._verify[not busy]
-        far = other.gap(n_rows) < own.gap(n_rows)
+        gap = own.gap(n_rows)
+        far = gap > 0 and other.gap(n_rows) < gap
         return self._other_way(other.seconds(n_rows), busy) if far else own.seconds(n_rows)
 
     def step_s(self, busy: bool = False, *, hopeful: bool = False) -> float | None:
@@ -155,7 +155,10 @@ class Costs:
         slowdown = self.slowdown or self._expected_slowdown
         return None if seconds is None else seconds * (slowdown if busy else 1 / slowdown)
 
-    def _slowdown(self) -> float | None:
+    @property
+    def slowdown(self) -> float | None:
+        """How much longer verifications take beside a draft at work; None until one was measured, and alone some with fewer
+        rows and some with more."""
         alone, beside = self._verify[False], self._verify[True]
         pairs = [(beside.seconds(n), alone.seconds(n)) for n in beside.rows if not alone.gap(n)]
         ratios = [busy_s / alone_s for busy_s, alone_s in pairs if busy_s and alone_s]

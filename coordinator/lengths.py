@@ -98,6 +98,8 @@ class Survival:
 
     def _best(self, survival: Sequence[float]) -> int:
         """The length with the largest gain: tokens that it brings, less what its time would bring at the running speed."""
+        if not survival:
+            return 0
         base, speed = self.costs.verify_s(1, busy=True), self.costs.worth()
         if base is None or speed is None:
             return len(survival)

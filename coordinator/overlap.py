@@ -82,6 +82,8 @@ class OverlapSession(Session):
         self._now = 0.0
         self._pushed: set[tuple[int, int]] = set()  # what the target has been told, by position and token before it
         self._wish = 0  # drafted tokens that the target waits for
+        self._prepared_for = 0  # the round in which `prepare` had its turn
+        self._wish_anew: int | None = None  # the same where the draft begins anew, worked out before it does
         self._give_up_at = 0.0
         self._gave_up = False  # the draft was waited for in vain; not again before it has told something
         n_max = request.speculation.n_max
@@ -273,17 +275,36 @@ class OverlapSession(Session):
 
     def _patience(self, now: float) -> tuple[int, float]:
         """How many drafted tokens to wait for, and for how many seconds at most; (0, 0.0): not at all."""
-        costs, n_ready = self.costs, len(self._ahead.tokens)
-        step = costs.step_s(busy=True)
-        if step is None or costs.verify_s(1) is None:
+        n_ready, step = len(self._ahead.tokens), self._step_s
+        if step is None:
             return (0, 0.0) if n_ready else (1, FIRST_WAIT_S)  # nothing is known yet: look at one round
         # The next token comes at the end of the step at work; before it, what the target has sampled meanwhile is drafted.
         since = now + self._trip if self._is_held else self._step_since
         next_s = max(since + (len(self._ahead.late) + 1) * step - now, 0.0)
+        begins_anew = not n_ready and not self._ahead.late and since == now + self._trip
+        wish = self._wish_anew if begins_anew else None
+        if wish is None:
+            wish = self._best_wait(next_s, step, n_ready)
+        return (0, 0.0) if wish <= n_ready else (wish, PATIENCE * (next_s + (wish - n_ready) * step))
+
+    @property
+    def _step_s(self) -> float | None:
+        """Seconds of a drafted token beside the target; None while too little is known to weigh it."""
+        return None if self.costs.verify_s(1) is None else self.costs.step_s(busy=True)
+
+    def _best_wait(self, next_s: float, step: float, n_ready: int) -> int:
+        """For how many drafted tokens to wait, where the next one comes in `next_s`."""
         waits = [next_s + (m - n_ready - 1) * step if m > n_ready else 0.0 for m in range(self._n + 1)]
         acceptance, foreseen = self.learning.acceptance.value, self.learning.foreseen.value or 0.0
-        wish = best_wait(costs, acceptance, foreseen, waits, min(n_ready, self._n))
-        return (0, 0.0) if wish <= n_ready else (wish, PATIENCE * (waits[wish] + step))
+        return best_wait(self.costs, acceptance, foreseen, waits, min(n_ready, self._n))
+
+    def prepare(self) -> None:
+        """How long to wait where the draft begins anew is worked out while the target is at work, once a round."""
+        if self.phase is not Phase.VERIFYING or self._prepared_for == self.round:
+            return
+        self._prepared_for = self.round
+        step = self._step_s
+        self._wish_anew = None if step is None else self._best_wait(self._trip + step, step, 0)
 
     # --- events --------------------------------------------------------------------------------------------------
 

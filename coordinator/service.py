@@ -253,6 +253,7 @@ class Service:
                 live = self.live[message.session]
                 live.saw(now, "from", connection.worker_role, message, n_bytes)
                 self._run(live, live.session.handle(message, now))
+                live.session.prepare()
                 live.worked(start, self.clock())
             case _:
                 self.n_dropped += 1

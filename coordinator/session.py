@@ -219,6 +219,9 @@ class Session:
         """The time of a WakeAt has come. In lockstep nobody waits for a time."""
         return []
 
+    def prepare(self) -> None:
+        """The workers have what they need: work out what the next reply will ask for, as far as it is known."""
+
     def expects(self, role: WorkerRole) -> bool:
         """Is a reply of this worker due?"""
         return self.waits_for == role

@@ -15,15 +15,15 @@ def best_wait(costs: Costs, acceptance: float, foreseen: float, waits: Sequence[
     """
     worth = costs.worth()
     assert worth is not None
-    n_max = len(waits) - 1
-    verify = [costs.verify_s(m + 1, busy=True) or 0.0 for m in range(n_max + 1)]
-    tokens = [expected_tokens(acceptance, m) for m in range(n_max + 1)]
-    ready = [acceptance ** (m + 1) + (1 - acceptance ** (m + 1)) * foreseen for m in range(n_max + 1)]
-    gains = [tokens[m] - worth * verify[m] for m in range(n_max + 1)]
-    typical = max(range(n_max + 1), key=gains.__getitem__)
+    gains, ready, all_right = [], [], 1.0
+    for m in range(len(waits)):
+        gains.append(expected_tokens(acceptance, m) - worth * (costs.verify_s(m + 1, busy=True) or 0.0))
+        all_right *= acceptance  # the token behind the draft, too
+        ready.append(all_right + (1 - all_right) * foreseen)
+    typical = gains.index(max(gains))
     value_of_ready = max(gains[typical], 0.0) / max(1 - ready[typical], 0.05)
-    values = [gains[m] - worth * waits[m] + ready[m] * value_of_ready for m in range(n_max + 1)]
-    return max(range(n_ready, n_max + 1), key=values.__getitem__)
+    values = [gains[m] - worth * waits[m] + ready[m] * value_of_ready for m in range(n_ready, len(waits))]
+    return n_ready + values.index(max(values))
 
 
 def expected_tokens(acceptance: float, n: int) -> float:

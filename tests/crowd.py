@@ -109,6 +109,7 @@ class Crowd:
             return
         n_before = len(session.generated)
         self._take(session, session.handle(reply, self._now))
+        session.prepare()
         if self._check is not None and len(session.generated) > n_before:
             self._check(self, session)
 

@@ -78,8 +78,12 @@ class Pair:
         busy = [worker for worker in self.workers.values() if worker.has_work()]
         for worker in busy:
             for reply in worker.step():
-                queue.extend(session.handle(reply, self.clock))
+                self._reply(session, reply, queue)
         return bool(busy or queue)
+
+    def _reply(self, session: Session, reply: Message, queue: deque[Any]) -> None:
+        queue.extend(session.handle(reply, self.clock))
+        session.prepare()
 
     def execute(self, session: Session, command: Any, queue: deque[Any]) -> None:
         self.clock += 0.001
@@ -88,7 +92,7 @@ class Pair:
                 self.sent.append((role, message))
                 for delivered in self.filter(role, message):
                     for reply in self.workers[role].handle(delivered):
-                        queue.extend(session.handle(reply, self.clock))
+                        self._reply(session, reply, queue)
             case WakeAt(time):
                 self.wake_at = time
             case Emit(text, _):

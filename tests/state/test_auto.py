@@ -38,6 +38,15 @@ def test_calibration_learns_that_a_draft_is_too_sure() -> None:
     assert calibration.accept_prob(0.45) == pytest.approx(0.45)
 
 
+def test_calibration_forgets() -> None:
+    """Of n outcomes the last counts 1, the one before 0.99, and so on, however many there were."""
+    calibration, accepted, seen = Calibration(), 0.0, 0.0
+    for i in range(5000):
+        calibration.add(0.55, accepted=i < 4900)
+        accepted, seen = 0.99 * accepted + (i < 4900), 0.99 * seen + 1
+    assert calibration.accept_prob(0.55) == pytest.approx((accepted + 4 * 0.55) / (seen + 4))
+
+
 def known(verify_ms: dict[int, float], step_ms: float, trip_ms: float = 0.0, slowdown: float = 1.0) -> Costs:
     costs = Costs(slowdown)
     for n, ms in verify_ms.items():
@@ -248,6 +257,19 @@ def test_the_choice_follows_the_costs(costs: Costs, acceptance: float, mode: str
     for _ in range(5):
         choice = chooser.next(8, Outlook(acceptance))
     assert choice.mode == mode
+
+
+def test_what_was_foreseen_is_chosen_as_if_it_were_looked_up() -> None:
+    costs, outlook = known(FLAT, 15.0), Outlook(0.8)
+    chooser, other = Chooser(costs), Chooser(costs)
+    for _ in range(20):
+        foreseen = chooser.foresee(8, outlook)
+        assert foreseen is not None
+        assert chooser.next(8, outlook, foreseen) == other.next(8, outlook) == foreseen
+    assert foreseen.n > 1
+    assert chooser.next(1, outlook, foreseen).n == 1  # there is no room for it any more
+    chooser.next(0, outlook)
+    assert chooser.foresee(8, outlook) is None  # off it was a moment ago
 
 
 def test_drafting_that_does_not_pay_is_probed_rarely_and_comes_back() -> None:

@@ -19,7 +19,7 @@ from coordinator.instructions import Emit, Finished, Send, WakeAt
 from coordinator.overlap import Overlap, OverlapSession
 from coordinator.schedule import Lockstep, Schedule
 from coordinator.session import Phase, Session
-from outrider.types import SamplingParams
+from outrider.types import RowTime, SamplingParams
 from outrider.wire.messages import Branch, DraftRequest, DraftTokens, Message, Verdict, VerifyRequest
 from tests.harness import GREEDY, Pair, make_request, plain, scripted
 from tests.state.test_lossless import samplings
@@ -109,6 +109,7 @@ class Network:
         message = link.pop(at)
         if direction == "from":
             self.do(self.session.handle(message, self.now))
+            self.session.prepare()
         else:
             for reply in self.pair.workers[role].handle(message):
                 self.put("from", role, reply)
@@ -268,6 +269,33 @@ def test_a_draft_that_waits_for_the_verdict_is_told_where_the_target_waits_for_t
     assert session.phase is Phase.DRAFTING  # the target waits
     assert [command for command in commands if isinstance(command, WakeAt)]
     assert [request.committed_len for request in _of_kind(commands, DraftRequest)] == [at + 1] * is_told
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_how_long_to_wait_is_known_before_the_draft_begins_anew(forgotten: bool) -> None:
+    """And is what would be worked out then."""
+    schedule = Overlap()
+    schedule.costs.expect("target", [RowTime(n, 100_000) for n in range(1, 9)])
+    schedule.costs.drafted(0.01, busy=True)
+    session = OverlapSession(make_request(n_max=4), schedule, None)
+    session.worker_ready("target", 1, scripted().facts)
+    session.worker_ready("draft", 2, scripted().facts)
+    commands = session.start(0.0)
+    (asked,), (verify,) = _of_kind(commands, DraftRequest), _of_kind(commands, VerifyRequest)
+    at = asked.committed_len
+    session.handle(
+        DraftTokens(2, 1, asked.round, asked.epoch, at, at, [6], [0.9], [0.0], [], False, 0, 1, 10_000), 0.02
+    )
+    session.prepare()
+    prepared = session._wish_anew
+    session._wish_anew = None if forgotten else 2
+    session.prepare()  # has had its turn in this round
+    stamp = (1, 1, verify.round, verify.epoch, verify.committed_len)
+    session.handle(Verdict(*stamp, False, 0, 0, [5], [b"x"], False, [], 0, 1, 100_000, 1, 1, []), 0.1)
+    assert session.phase is Phase.DRAFTING  # the draft was wrong
+    assert session._wish == (prepared if forgotten else 2)
+    assert prepared is not None
+    assert prepared > 2
 
 
 def _of_kind(commands: Sequence[Any], kind: type[Any]) -> list[Any]:
