@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +40,21 @@ def test_ipc_alone_is_a_socket_in_a_new_private_folder() -> None:
         place.remove()
         assert not place.folder.exists()
         place.remove()
+
+
+def test_folders_of_killed_coordinators_go_and_those_that_go_by_themselves_are_no_obstacle(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    left, gone, running = (folder / f"outrider-{pid}-x" for pid in (process.pid, f"{process.pid}-2", os.getpid()))
+    for name in (left, running):
+        name.mkdir()
+        (name / "coordinator").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(Path, "glob", lambda parent, pattern: iter([gone, left, running]))  # gone: since it was listed
+    listening("ipc", has_keys=False, allow_remote=False).remove()
+    assert list(folder.iterdir()) == [running]
 
 
 def test_a_temporary_folder_with_a_long_name_is_refused_and_nothing_left(

@@ -94,8 +94,15 @@ def _remove_leftovers(parent: Path) -> None:
     """Folders of coordinators that were killed: their names tell the process, and it is gone."""
     for folder in parent.glob(f"{_FOLDER_PREFIX}[0-9]*-*"):
         pid = folder.name.removeprefix(_FOLDER_PREFIX).partition("-")[0]
-        if pid.isdecimal() and folder.stat().st_uid == os.geteuid() and not _is_running(int(pid)):
+        if pid.isdecimal() and _is_ours(folder) and not _is_running(int(pid)):
             Place("", is_tcp=False, folder=folder).remove()
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return folder.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:  # its coordinator ends at this moment
+        return False
 
 
 def _is_running(pid: int) -> bool:
