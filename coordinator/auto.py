@@ -23,6 +23,7 @@ from coordinator.schedule import Schedule
 from coordinator.session import Phase, Session
 from coordinator.waiting import expected_tokens
 from outrider.speculators.chain import Chain
+from outrider.speculators.types import DRAFT_SIMPLE
 from outrider.wire.messages import Verdict, VerifyRequest
 
 Mode = Literal["off", "lockstep", "overlap"]
@@ -403,7 +404,8 @@ class AutoSession(OverlapSession):
 
     def _go_on(self, verdict: Verdict, n_accepted: int, now: float) -> list[Command]:
         undisturbed = self._choice.mode != "off" or not self.learning.beside_draft
-        if self.learning.is_typical and self._chose and undisturbed:
+        looked_up = bool(self._draft) and self.chain.last_type(0) != DRAFT_SIMPLE  # whatever was chosen
+        if self.learning.is_typical and self._chose and undisturbed and not looked_up:
             self._chooser.brought(self._choice, len(verdict.tokens), now - self.learning.round_since)
         return super()._go_on(verdict, n_accepted, now)
 

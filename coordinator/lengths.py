@@ -77,13 +77,14 @@ class Survival:
     costs: Costs
     n_max: int
     step_s: float = 0.0
+    beside_draft: bool = True  # the draft worker is at work meanwhile
 
     @property
     def name(self) -> str:
         return f"survival, n_max {self.n_max}"
 
     def length(self, probs: Sequence[float]) -> int:
-        return self._best(self.costs.calibration.survival(probs[: self.n_max]))
+        return self.best(self.costs.calibration.survival(probs[: self.n_max]))
 
     def goes_on(self, probs: Sequence[float]) -> bool:
         """Tokens to come are taken to survive as those so far did, on average."""
@@ -94,19 +95,20 @@ class Survival:
             return True
         survival = list(self.costs.calibration.survival(probs))
         typical = survival[-1] ** (1 / n)
-        return self._best(survival + [typical**i for i in range(n + 1, self.n_max + 1)]) > n
+        return self.best(survival + [typical**i for i in range(n + 1, self.n_max + 1)]) > n
 
-    def _best(self, survival: Sequence[float]) -> int:
+    def best(self, survival: Sequence[float]) -> int:
         """The length with the largest gain: tokens that it brings, less what its time would bring at the running speed."""
         if not survival:
             return 0
-        base, speed = self.costs.verify_s(1, busy=True), self.costs.worth()
+        busy = self.beside_draft
+        base, speed = self.costs.verify_s(1, busy), self.costs.worth()
         if base is None or speed is None:
             return len(survival)
         best, best_gain, tokens = 0, 0.0, 0.0
         for n, survives in enumerate(survival, start=1):
             tokens += survives
-            added_s = max((self.costs.verify_s(n + 1, busy=True) or base) - base, 0.0) + n * self.step_s
+            added_s = max((self.costs.verify_s(n + 1, busy) or base) - base, 0.0) + n * self.step_s
             gain = tokens - speed * added_s
             if gain > best_gain:
                 best, best_gain = n, gain

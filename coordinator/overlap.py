@@ -20,12 +20,14 @@ from coordinator.request import Request
 from coordinator.schedule import RoundPlan, SpeculationSettings
 from coordinator.session import Phase, Session
 from coordinator.waiting import best_wait
+from outrider.speculators.base import Worth
 from outrider.speculators.chain import Chain
 from outrider.speculators.hold import Due
 from outrider.speculators.types import DRAFT_SIMPLE
 from outrider.types import ModelFacts, WorkerRole
 from outrider.wire.messages import (
     MAX_BRANCHES,
+    MAX_DRAFT,
     Branch,
     DraftRequest,
     DraftTokens,
@@ -175,6 +177,10 @@ class OverlapSession(Session):
         self.learning.target_asked(self._now)
         self._pushed = set()
         return [*super()._verify(), *self._push(), *self._tell_due()]
+
+    def _worth(self) -> Worth | None:
+        known = self.costs.worth() is not None
+        return Survival(self.costs, MAX_DRAFT, beside_draft=self._riding is not None).best if known else None
 
     def _goes_on(self) -> bool:
         """Nor does a draft come from a worker that was waited for in vain before this round and has been silent since."""

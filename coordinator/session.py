@@ -26,6 +26,7 @@ from coordinator.text import TextStream
 from outrider.decoding.limits import draft_budget
 from outrider.decoding.stats import RequestStats
 from outrider.history import History
+from outrider.speculators.base import Worth
 from outrider.speculators.chain import Chain, Member
 from outrider.speculators.session import SessionSpeculators
 from outrider.speculators.types import DRAFT_SIMPLE
@@ -324,9 +325,13 @@ class Session:
     def _look_up(self) -> None:
         """This round's draft is that of the first speculator without a model that has one."""
         budget = min(self._room(), MAX_DRAFT)
-        draft = self._speculators.draft(budget) if budget > 0 else None
+        draft = self._speculators.draft(budget, self._worth()) if budget > 0 else None
         self._draft = [] if draft is None else draft.tokens
         self._n_in_vain = 0 if self._draft else self._n_in_vain + 1
+
+    def _worth(self) -> Worth | None:
+        """How many tokens of a draft that cost nothing are worth their rows; None: that is not known here."""
+        return None
 
     def _keep_draft_worker_near(self) -> list[Command]:
         """While the target verifies another's draft, the draft worker reads what was committed meanwhile."""

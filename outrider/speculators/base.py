@@ -11,7 +11,7 @@ A speculator never sees what is not committed, and what it proposes is only ever
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,13 +27,18 @@ if TYPE_CHECKING:
 MAX_ACCEPTED = 2**16 - 1
 
 
+#: Chances of the tokens of a draft, each that it and all before it are right -> how many of them are worth verifying.
+Worth = Callable[[Sequence[float]], int]
+
+
 @dataclass(slots=True)
 class DraftParams:
     """One sequence's wish for a draft.
 
     seq: which sequence. id_last: its pending token, at position n_past. prompt: the committed text before it (and a
     corpus before that, which n_past does not count).
-    n_max: the most tokens wanted; 0 and less mean no limit. result: the draft, empty when asked.
+    n_max: the most tokens wanted; 0 and less mean no limit. worth: how many of them, for a speculator that knows their
+    chances; None: it decides by itself. result: the draft, empty when asked.
     """
 
     seq: int
@@ -41,6 +46,7 @@ class DraftParams:
     n_past: int
     prompt: TokenArray
     n_max: int = -1
+    worth: Worth | None = None
     result: list[int] = field(default_factory=list)
 
 

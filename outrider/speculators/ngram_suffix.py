@@ -9,6 +9,7 @@ an inserted line costs one round; from then on the rename is expected. Nothing d
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -19,8 +20,11 @@ from outrider.speculators.search import longest_suffix
 from outrider.speculators.token_array import TokenArray
 from outrider.speculators.types import NgramSuffixParams
 
-#: A draft ends where it is less likely than this to be right that far.
+#: A draft ends where it is less likely than this to be right that far, unless it is known what its tokens are worth.
 _MIN_PROBABILITY = 0.5
+
+#: No draft goes on where it is less likely than this to be right.
+_HARDLY = 0.01
 
 #: Match lengths that are told apart, by their upper ends.
 _CLASSES = (1, 2, 3, 4, 6, 9, 15, 31)
@@ -44,15 +48,21 @@ class Trust:
         self.seen[kind] += 1
         self.right[kind] += is_right
 
-    def reach(self, matched: int, limit: int) -> int:
-        """How many tokens are worth drafting after a match of this length, at most `limit`."""
-        probability = 1.0
+    def survival(self, matched: int, limit: int) -> list[float]:
+        """Chances that tokens after a match of this length, and all before them, are right; of at most `limit`."""
+        chances, chance = list[float](), 1.0
         for length in range(limit):
             kind = bisect_left(_CLASSES, matched + length)
-            probability *= self.right[kind] / self.seen[kind]
-            if probability < _MIN_PROBABILITY:
-                return length
-        return limit
+            chance *= self.right[kind] / self.seen[kind]
+            if chance < _HARDLY:
+                break
+            chances.append(chance)
+        return chances
+
+
+def _likely(survival: Sequence[float]) -> int:
+    """How many tokens are more likely right than wrong."""
+    return sum(chance >= _MIN_PROBABILITY for chance in survival)
 
 
 @dataclass(slots=True)
@@ -102,7 +112,9 @@ class NgramSuffix(LookupSpeculator):
             match = longest_suffix(text.tokens, last, self.n_min)
             if match is not None:
                 head.jump(*match)
-        return head.ahead(state.trust.reach(head.matched, self.n_max), read)
+        limit = min(self.n_max, request.n_max) if request.n_max > 0 else self.n_max
+        reach = (request.worth or _likely)(state.trust.survival(head.matched, limit))
+        return head.ahead(reach, read)
 
     def _catch_up(self, state: SuffixState, length: int, read: Read) -> None:
         """Tell the head the tokens that are new since the last draft, whoever drafted them."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.decoding.stats import SpecStats
-from outrider.speculators.base import DraftParams
+from outrider.speculators.base import DraftParams, Worth
 from outrider.speculators.chain import Chain
 from outrider.speculators.token_array import TokenArray
 
@@ -41,14 +41,14 @@ class SessionSpeculators:
         self._asks = any(member.speculator is not None for member in chain.members)
         chain.begin(0, self._text)
 
-    def draft(self, n_max: int) -> Draft | None:
-        """What follows the pending token, at most `n_max` tokens (0 or less: nobody is asked). None: nobody of ours has
-        anything to say, so a draft model may be asked."""
+    def draft(self, n_max: int, worth: Worth | None = None) -> Draft | None:
+        """What follows the pending token, at most `n_max` tokens (0 or less: nobody is asked), and no more than are `worth`
+        their rows. None: nobody of ours has anything to say, so a draft model may be asked."""
         self._n_drafted = 0
         if n_max <= 0 or not self._asks:
             return None
         n_past = len(self._text) - self._n_corpus
-        request = DraftParams(0, self._pending, n_past, self._text, n_max)
+        request = DraftParams(0, self._pending, n_past, self._text, n_max, worth)
         try:
             self.chain.draft([request])
         except Exception:  # a fault of ours: it must cost drafts, not the answers of everybody

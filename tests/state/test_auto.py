@@ -25,6 +25,8 @@ from coordinator.auto import (
 )
 from coordinator.costs import Calibration, Costs
 from coordinator.waiting import best_wait
+from outrider.speculators.factory import make_chain
+from outrider.speculators.types import SpeculatorParams
 from outrider.types import RowTime
 from tests.harness import Pair, make_request, scripted
 
@@ -304,6 +306,27 @@ def test_workers_apart_go_over_to_overlap_for_any_gain(apart: bool) -> None:
     assert chooser.next(8, outlook).mode == ("overlap" if apart else "lockstep")
     bring(lockstep, 1.53 * promised)
     assert chooser.next(8, outlook).mode == ("overlap" if apart else "lockstep")
+
+
+def test_rounds_whose_draft_was_looked_up_tell_nothing_of_what_was_chosen() -> None:
+    schedule, types = Auto(), ["ngram-suffix", "draft-simple"]
+    schedule.costs.expect("target", [RowTime(n, 1000) for n in range(1, 18)])
+    written = Pair(scripted()).run(make_request(n_predict=60, types=())).generated
+    request = make_request(n_predict=60, types=types, prediction=[*written[:20], *written[40:]])
+    session = AutoSession(request, schedule, make_chain(types, SpeculatorParams(), model_outside=True))
+    brought = list[str | None]()
+
+    def record(choice: Choice, n_tokens: int, seconds: float) -> None:
+        brought.append(session.chain.last_type(0) if session._draft else None)
+
+    schedule.chooser.brought = record  # type: ignore[method-assign]
+    pair = Pair(scripted(), scripted())
+    commands = [command for n, role in enumerate(pair.workers, 1) for command in pair.connect(session, role, n)]
+    pair.drive(session, [*commands, *session.start(pair.clock)])
+    assert session.generated == written
+    assert session.stats().speculators["ngram-suffix"].n_tested_tokens > 20
+    assert brought
+    assert "ngram-suffix" not in brought
 
 
 def test_prediction_matches_the_formulas() -> None:

@@ -19,6 +19,8 @@ from coordinator.instructions import Emit, Finished, Send, WakeAt
 from coordinator.overlap import Overlap, OverlapSession
 from coordinator.schedule import Lockstep, Schedule
 from coordinator.session import Phase, Session
+from outrider.speculators.factory import make_chain
+from outrider.speculators.types import SpeculatorParams
 from outrider.types import RowTime, SamplingParams
 from outrider.wire.messages import Branch, DraftRequest, DraftTokens, Message, Verdict, VerifyRequest
 from tests.harness import GREEDY, Pair, make_request, plain, scripted
@@ -296,6 +298,19 @@ def test_how_long_to_wait_is_known_before_the_draft_begins_anew(forgotten: bool)
     assert session._wish == (prepared if forgotten else 2)
     assert prepared is not None
     assert prepared > 2
+
+
+@pytest.mark.parametrize(("row_ms", "lengths"), [(1, range(30, 65)), (50, range(5, 13)), (100, range(1))])
+def test_what_was_looked_up_is_verified_as_far_as_it_is_worth_its_rows(row_ms: int, lengths: range) -> None:
+    """A decode of one row takes 100 ms, each further one `row_ms`."""
+    schedule = Overlap()
+    schedule.costs.expect("target", [RowTime(n, 1000 * (100 + (n - 1) * row_ms)) for n in range(1, 18)])
+    prompt, types = [*range(1, 31), *range(1, 20)], ["ngram-suffix"]
+    session = OverlapSession(make_request(prompt, types=types), schedule, make_chain(types, SpeculatorParams()))
+    session.worker_ready("target", 1, scripted().facts)
+    (verify,) = _of_kind(session.start(0.0), VerifyRequest)
+    assert len(verify.draft) in lengths
+    assert verify.draft == (3 * prompt[19:])[: len(verify.draft)]
 
 
 def _of_kind(commands: Sequence[Any], kind: type[Any]) -> list[Any]:

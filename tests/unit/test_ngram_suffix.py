@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from outrider.errors import SpeculatorError
+from outrider.speculators.base import DraftParams
 from outrider.speculators.changes import MAX_CHANGE_LEN, MAX_CHANGES, Change, Changes
 from outrider.speculators.copy_head import STRONG, CopyHead
 from outrider.speculators.factory import make_chain
@@ -141,18 +143,47 @@ def test_a_broken_copy_is_given_up_after_a_while() -> None:
 # --- trust ----------------------------------------------------------------------------------------------------------
 
 
+def reach(trust: Trust, matched: int, limit: int) -> int:
+    """How many tokens are more likely right than wrong."""
+    return sum(chance >= 0.5 for chance in trust.survival(matched, limit))
+
+
 def test_trust_follows_what_held() -> None:
     trust = Trust()
-    assert trust.reach(1, 48) < trust.reach(9, 48) < trust.reach(40, 48)
-    assert trust.reach(40, 5) == 5
+    assert reach(trust, 1, 48) < reach(trust, 9, 48) < reach(trust, 40, 48)
+    assert len(trust.survival(40, 5)) == reach(trust, 40, 5) == 5
     for _ in range(20):
         trust.book(40, False)
-    assert trust.reach(40, 48) == 0
+    assert reach(trust, 40, 48) == 0
     for _ in range(400):
         trust.book(40, True)
         trust.book(2, True)
-    assert trust.reach(40, 48) > 8
-    assert trust.reach(2, 48) >= 1
+    assert reach(trust, 40, 48) > 8
+    assert reach(trust, 2, 48) >= 1
+
+
+def test_chances_fall_and_end_where_hardly_anything_is_right() -> None:
+    chances = Trust().survival(1, 500)
+    assert chances == sorted(chances, reverse=True)
+    assert chances[0] == pytest.approx(0.3)
+    assert chances[-1] >= 0.01
+    assert len(chances) < 500
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 3, 7])
+def test_a_draft_is_as_long_as_is_worth_its_rows(wanted: int) -> None:
+    """The chances are told to whoever knows what a row costs."""
+    text, told = TokenArray([*range(1, 31), *range(1, 20)]), list[Sequence[float]]()
+
+    def worth(chances: Sequence[float]) -> int:
+        told.append(chances)
+        return wanted
+
+    request = DraftParams(0, 20, len(text), text, 9, worth)
+    NgramSuffix(NgramSuffixParams(n_min=1, n_max=16)).draft([request])
+    assert request.result == list(range(21, 21 + wanted))
+    assert len(told) == 1
+    assert len(told[0]) == 9
 
 
 # --- the speculator -------------------------------------------------------------------------------------------------
