@@ -155,6 +155,7 @@ def test_conditions_on_shared_processors(plain: float, auto: float, n: int) -> N
 @pytest.mark.parametrize(("module", "flags"), [(pair, ["-md", "d"]), (ngram_pair, [])])
 def test_a_check_needs_a_peer(module: Any, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["bench", "-m", "t", *flags, "--check"])
+    monkeypatch.setattr("bench.wheel_server.found", lambda: None)  # the wheel is not installed
     with pytest.raises(SystemExit) as stop:
         module.main()
     assert stop.value.code == 2
