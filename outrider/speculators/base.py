@@ -37,8 +37,8 @@ class DraftParams:
 
     seq: which sequence. id_last: its pending token, at position n_past. prompt: the committed text before it (and a
     corpus before that, which n_past does not count).
-    n_max: the most tokens wanted; 0 and less mean no limit. worth: how many of them, for a speculator that knows their
-    chances; None: it decides by itself. result: the draft, empty when asked.
+    n_max: the most tokens wanted; 0 and less mean no limit. result: the draft, empty when asked. worth: how many tokens to
+    offer, for a speculator that knows their chances; None: it decides by itself.
     """
 
     seq: int
@@ -46,8 +46,8 @@ class DraftParams:
     n_past: int
     prompt: TokenArray
     n_max: int = -1
-    worth: Worth | None = None
     result: list[int] = field(default_factory=list)
+    worth: Worth | None = None
 
 
 class Speculator(ABC):

@@ -48,7 +48,7 @@ class SessionSpeculators:
         if n_max <= 0 or not self._asks:
             return None
         n_past = len(self._text) - self._n_corpus
-        request = DraftParams(0, self._pending, n_past, self._text, n_max, worth)
+        request = DraftParams(0, self._pending, n_past, self._text, n_max, worth=worth)
         try:
             self.chain.draft([request])
         except Exception:  # a fault of ours: it must cost drafts, not the answers of everybody

@@ -179,7 +179,7 @@ def test_a_draft_is_as_long_as_is_worth_its_rows(wanted: int) -> None:
         told.append(chances)
         return wanted
 
-    request = DraftParams(0, 20, len(text), text, 9, worth)
+    request = DraftParams(0, 20, len(text), text, 9, worth=worth)
     NgramSuffix(NgramSuffixParams(n_min=1, n_max=16)).draft([request])
     assert request.result == list(range(21, 21 + wanted))
     assert len(told) == 1
