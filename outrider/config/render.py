@@ -57,7 +57,7 @@ def _one_line(text: str) -> str:
 def default_text(option: Option) -> str:
     """The default in words, for help and docs; nothing where nothing is set."""
     if option.key == "speculative.types":
-        return "draft-simple with a draft model, else none"
+        return "draft-simple with -md (auto: and ngram-suffix), else none"
     for (key, value), (implied, default) in IMPLIED.items():
         if option.key == implied:
             return f"{option.default}, or {default} with {key} = {value}"

@@ -120,11 +120,16 @@ def why_off(config: Config) -> str | None:
 
 
 def _choose_types(merged: Merged) -> Merged:
-    """A draft model switches drafting on, unless the types were given."""
+    """A draft model switches drafting on, unless the types were given. `auto` also looks up what the text repeats, for it
+    knows what that is worth."""
     config, key = merged.config, "speculative.types"
+    spec = config.speculative
     if merged.origins[key].explicit or not has_draft_worker(config):
         return merged
-    speculative = msgspec.structs.replace(config.speculative, types=["draft-simple"])
+    looks_up = spec.schedule == "auto" and spec.draft_n_max > 0 and spec.synth_len is None and not spec.synth_rates
+    speculative = msgspec.structs.replace(
+        spec, types=["ngram-suffix", "draft-simple"] if looks_up else ["draft-simple"]
+    )
     origins = {**merged.origins, key: Origin("follows", "draft.model")}
     return replace(merged, config=msgspec.structs.replace(config, speculative=speculative), origins=origins)
 

@@ -113,7 +113,7 @@ def test_inspect_survives_an_abort(
 def test_a_healthy_pair(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = findings(capsys, "-m", str(model), "-md", str(model), "--engine", "numpy", "-c", "256")
     assert code == 0
-    assert found["speculation"]["text"] == "on: draft-simple, schedule auto"
+    assert found["speculation"]["text"] == "on: ngram-suffix, draft-simple, schedule auto"
     assert found["vocabulary"]["level"] == "ok"
     assert found["target context"]["text"] == "256 positions, the model was trained for 512"
     assert {"target engine", "target model", "draft model", "memory", "processors", "libzmq"} <= found.keys()

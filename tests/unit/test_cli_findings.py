@@ -37,7 +37,7 @@ def levels(results: Any) -> list[str]:
 
 
 def test_speculation_that_is_off_says_why() -> None:
-    assert found.speculation(config()).text == "on: draft-simple, schedule auto"
+    assert found.speculation(config()).text == "on: ngram-suffix, draft-simple, schedule auto"
     off = found.speculation(config(speculative__types="none"))
     assert (off.level, off.text) == ("warn", "off: --spec-type none")
 

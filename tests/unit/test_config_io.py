@@ -72,7 +72,7 @@ def test_the_printout_says_where_values_come_from() -> None:
     text = merged_toml(merged)
     assert "# command line test" in lines["threads"] or "# follows target.threads" in lines["threads"]
     assert "# file test" in text
-    assert 'types = ["draft-simple"]' in lines["types"]
+    assert 'types = ["ngram-suffix", "draft-simple"]' in lines["types"]
     assert "# follows draft.model" in lines["types"]
     assert "# default" in lines["n_seq"]
 

@@ -32,10 +32,26 @@ def warnings(*values: dict[str, str], level: str = "command line") -> str:
 
 def test_a_draft_model_switches_drafting_on() -> None:
     result = settled(PAIR)
-    assert result.config.speculative.types == ["draft-simple"]
+    assert result.config.speculative.types == ["ngram-suffix", "draft-simple"]
     assert str(result.origins["speculative.types"]) == "follows draft.model"
     assert not result.warnings
     assert why_off(result.config) is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"speculative.schedule": "lockstep"},
+        {"speculative.schedule": "overlap"},
+        {"speculative.schedule": "branches"},
+        {"speculative.n_max": "0"},
+        {"speculative.p_min": "1.5"},
+        {"speculative.synth_len": "2.0"},
+    ],
+)
+def test_only_auto_looks_up_what_nobody_asked_for(values: dict[str, str]) -> None:
+    """And not where drafting was switched off, or its acceptance is made up."""
+    assert settled(PAIR, values).config.speculative.types == ["draft-simple"]
 
 
 def test_without_a_draft_model_the_reason_is_known() -> None:
@@ -74,7 +90,7 @@ def test_types_without_a_model_need_none(name: str) -> None:
 
 def test_a_draft_worker_of_another_host_switches_drafting_on() -> None:
     result = settled(TARGET, TCP, {"draft.launch": "false"})
-    assert result.config.speculative.types == ["draft-simple"]
+    assert result.config.speculative.types == ["ngram-suffix", "draft-simple"]
 
 
 @pytest.mark.parametrize("values", [{"speculative.n_max": "0"}, {"speculative.p_min": "1.5"}])
