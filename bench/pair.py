@@ -1,12 +1,13 @@
 """Tokens per second of real pairs under every schedule, beside plain decoding and llama.cpp's own, in interleaved runs.
 
     python bench/pair.py -m TARGET.gguf … -md DRAFT.gguf [--apart] [-n 120] [--repeat 3] [--prompts code,chat,edit]
+                         [--spec-type draft-simple]
                          [--schedules plain,lockstep,overlap,auto] [--peer-binary llama-speculative-simple]
                          [--json FILE] [--check]
 
 With `--peer-binary` (see `peer.py`) llama.cpp decodes plainly and with the draft model in the same turns, at the n_max of
 2 to 8 that was best for the prompt in one run each; our lockstep, which is its order, has the same n_max. The other
-schedules choose lengths of up to `--n-max`.
+schedules choose lengths of up to `--n-max`. `auto` also looks up what the text repeats, unless `--spec-type` is given.
 
 `--apart` emulates two devices: target and draft are pinned to one processor each, with one thread each (the plain run too:
 a target that has one processor). llama.cpp is one process with one thread, which drafts and verifies by turns: what it
@@ -84,6 +85,7 @@ def our_case(target: str, prompt: str, schedule: str, n_max: int, options: argpa
     else:
         flags += ["-md", options.md, "--schedule", schedule, "--spec-draft-n-max", str(n_max)]
         flags += APART if options.apart else ()
+        flags += ["--spec-type", options.spec_type] if options.spec_type else ()
     return partial(answer, *flags)
 
 
@@ -154,6 +156,7 @@ def parsed_options() -> argparse.Namespace:
     parser.add_argument("--n-max", type=int, default=8)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--schedules", default=",".join(["plain", *get_args(Schedule)]))
+    parser.add_argument("--spec-type")
     parser.add_argument("--prompts", default="code,chat,edit")
     add_peer_option(parser)
     parser.add_argument("--json", type=Path)

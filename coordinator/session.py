@@ -325,7 +325,7 @@ class Session:
     def _look_up(self) -> None:
         """This round's draft is that of the first speculator without a model that has one."""
         budget = min(self._room(), MAX_DRAFT)
-        draft = self._speculators.draft(budget, self._worth()) if budget > 0 else None
+        draft = self._speculators.draft(budget, self._worth()) if budget > 0 and self._looks_up else None
         self._draft = [] if draft is None else draft.tokens
         self._n_in_vain = 0 if self._draft else self._n_in_vain + 1
 

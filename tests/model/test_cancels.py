@@ -28,7 +28,7 @@ from target_worker.slot import TargetSlot, Verification
 from tests.crowd import Crowd, caches_are_exact
 from tests.float_copy import write_float_copy
 from tests.harness import make_request
-from tests.model.test_lossless import MINI_DRAFT
+from tests.model.test_lossless import MINI_DRAFT, smollm2
 
 pytestmark = pytest.mark.model
 
@@ -95,8 +95,10 @@ def assert_perfect(sessions: list[Session], n_predict: int, n_finished: int, rej
 
 
 @pytest.mark.timeout(600)
-def test_four_sequences_on_the_numpy_engine(rejections: list[Rejection]) -> None:
-    engines: list[Engine] = [NumpyEngine(MINI_DRAFT, n_ctx=256, n_seq=4) for _ in range(2)]
+@pytest.mark.parametrize("model", ["mini draft", pytest.param("SmolLM2", marks=pytest.mark.nightly)])
+def test_four_sequences_on_the_numpy_engine(model: str, rejections: list[Rejection]) -> None:
+    path = smollm2() if model == "SmolLM2" else MINI_DRAFT
+    engines: list[Engine] = [NumpyEngine(path, n_ctx=256, n_seq=4) for _ in range(2)]
     try:
         sessions = run_crowd(engines, 6, n_predict=200, n_max=7, cancels=0.001)
     finally:

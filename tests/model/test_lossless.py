@@ -22,7 +22,7 @@ pytestmark = pytest.mark.model
 
 MINI_DRAFT = Path(__file__).parents[2] / "demo" / "smollm2-mini-draft.gguf"
 PROMPT = "List three reasons why the sea is salty, one per line."
-N_PREDICT = 16
+N_PREDICT = 24
 
 
 def smollm2() -> Path:
